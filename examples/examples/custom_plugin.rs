@@ -1,7 +1,7 @@
 //! A team brings its own detector (a closure), its own strategy and its own launcher, and lets taskd do the rest.
 //!
-//! `cargo run --release --example custom_plugin`: two shell scripts are the ranks; rank 1 loses its licence server in the
-//! middle and exits with the team's code 7, which its detector knows to mean "start me again, me alone".
+//! `cargo run --release --example custom_plugin`: two shell scripts are the ranks; rank 1 loses its licence server in
+//! the middle and exits with the team's code 7, which its detector knows to mean "start me again, me alone".
 
 use clap::Parser;
 use std::collections::BTreeMap;
@@ -20,7 +20,7 @@ use taskd_examples::program::{self, Failure};
 use taskd_examples::shards::{NO_LICENCE, RANKS, STEPS, Shards};
 use tokio::sync::Notify;
 
-/// Starts plain child processes. What it goes without, it says.
+/// Starts plain child processes. It declares what it does not support.
 struct Children {
     log: Arc<ChangeLog>,
     stops: Mutex<BTreeMap<ProcId, Arc<Notify>>>,
@@ -147,12 +147,12 @@ async fn run() -> Result<Account, Failure> {
         .build()?;
     let listener = Listener::start(&runtime.handle(), |line| eprintln!("{line}"));
     let injections = Injections::default();
-    let (target, told) = (job.clone(), injections.clone());
-    let injector = tokio::spawn(async move { target.lose_licence(1, STEPS / 3, &told).await });
+    let (target, injected) = (job.clone(), injections.clone());
+    let injector = tokio::spawn(async move { target.lose_licence(1, STEPS / 3, &injected).await });
     let report = runtime.run().await;
     injector.abort();
     program::completed(&report)?;
     let mut account = Account::of(&report, listener.rows(&report, &injections).await);
-    job.tell(&mut account, &reference);
+    job.report(&mut account, &reference);
     Ok(account)
 }

@@ -1,9 +1,10 @@
-//! Which rank is it, what is wrong with it, and since when? Something goes wrong in one rank of a real DDP training, and the
-//! detectors say.
+//! Which rank is it, what is wrong with it, and since when? Something goes wrong in one rank of a real DDP training,
+//! and the detectors say.
 //!
-//! `cargo run --release --example find_culprit -- --inject slow50`. What was done is compared with what is said; victim and
-//! moment come from the seed. Slow and frozen ranks are made so from outside; to leave a collective out, or to call another
-//! one, only the program itself can do, when it finds a file. The Python environment is that of `pytorch_ddp`.
+//! `cargo run --release --example find_culprit -- --inject slow50`. What was done is compared with what is reported;
+//! victim and moment come from the seed. Slow and frozen ranks are made so from outside; to leave a collective out, or
+//! to call another one, only the program itself can do, when it finds a file. The Python environment is that of
+//! `pytorch_ddp`.
 
 use clap::Parser;
 use std::process::ExitCode;

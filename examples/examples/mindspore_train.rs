@@ -1,8 +1,9 @@
-//! Real MindSpore on the CPU: three workers and a scheduler; a worker is killed, then the scheduler, and nothing is lost.
+//! Real MindSpore on the CPU: three workers and a scheduler; a worker is killed, then the scheduler, and nothing is
+//! lost.
 //!
-//! `cargo run --release --example mindspore_train`. The first run makes a Python environment with MindSpore in the user's
-//! cache directory (about 3 GB, a minute); `TASKD_PYTHON_MINDSPORE` names an interpreter to use instead. The script is
-//! `examples/python/train_mindspore.py`, as one would write it for msrun.
+//! `cargo run --release --example mindspore_train`. The first run makes a Python environment with MindSpore in the
+//! user's cache directory (about 3 GB, a minute); `TASKD_PYTHON_MINDSPORE` names an interpreter to use instead. The
+//! script is `examples/python/train_mindspore.py`, as one would write it for msrun.
 //!
 //! `--faults 50` sends so many SIGKILLs and SIGSTOPs to workers and scheduler at random, also while they start.
 //! `--beside-msrun 3` measures the time from a kill to the first new step, in turn with plain `msrun --join=True`.
@@ -44,10 +45,10 @@ struct Options {
 
 /// The account of a run.
 #[derive(Debug, Serialize)]
-struct Told {
+struct Trained {
     #[serde(flatten)]
     account: Account,
-    /// The framework's own start: interpreter, import, group, first step, in seconds; nobody can be faster.
+    /// The framework's own start: interpreter, import, group, first step, in seconds; no system can be faster.
     floor_s: f64,
     /// The same in parts.
     floor_phases_ms: Phases,
@@ -84,13 +85,13 @@ fn main() -> ExitCode {
     guard::init(); // a guard is this same program, started again: it never comes back from here
     let options: Options = program::options();
     program::run("mindspore_train", async {
-        let told = Box::pin(run(&options)).await?;
-        program::print(&told, options.json, || told.table());
-        told.judge()
+        let reported = Box::pin(run(&options)).await?;
+        program::print(&reported, options.json, || reported.table());
+        reported.judge()
     })
 }
 
-async fn run(options: &Options) -> Result<Told, Failure> {
+async fn run(options: &Options) -> Result<Trained, Failure> {
     let located = tokio::task::spawn_blocking(|| venv::locate(&mut |line| println!("python        {line}")));
     let python = located.await??;
     let dir = tempfile::Builder::new().prefix("taskd-mindspore-").tempdir()?;
@@ -133,7 +134,7 @@ async fn run(options: &Options) -> Result<Told, Failure> {
     account.loss_equal = Some(run.outcome.loss.to_bits() == reference.loss.to_bits());
     account.state_equal = Some(run.has_state_of(reference));
     account.goodput = run.goodput;
-    Ok(Told {
+    Ok(Trained {
         account,
         floor_s: undisturbed.floor.floor() / 1e3,
         floor_phases_ms: undisturbed.floor,
@@ -180,7 +181,7 @@ async fn beside_msrun(options: &Options, job: &Job, dir: &Path) -> Result<Vec<Pa
     Ok(pairs)
 }
 
-impl Told {
+impl Trained {
     /// The floor in the same run is what each recovery's own new processes took for themselves.
     fn table(&self) -> String {
         let mut out = self.account.table();

@@ -1,9 +1,10 @@
-//! Observe mode: watches a job that plain torchrun runs, while a rank is frozen and another is lost, and says what taskd
-//! would have done, when, why, and what that would have saved.
+//! Observe mode: watches a job that plain torchrun runs, while a rank is frozen and another is lost, and prints what
+//! taskd would have done, when, why, and what that would have saved.
 //!
-//! `cargo run --release --example observe`. `--jobs 20` does it twenty times with other faults, `--pairs 20` measures what
-//! observing costs the job. The Python environment is that of `pytorch_ddp`. The job is an ordinary script
-//! (`examples/python/train_steps.py`); not a line of it knows of taskd, and torchrun is started before the supervisor is.
+//! `cargo run --release --example observe`. `--jobs 20` does it twenty times with other faults, `--pairs 20` measures
+//! what observing costs the job. The Python environment is that of `pytorch_ddp`. The job is an ordinary script
+//! (`examples/python/train_steps.py`); not a line of it knows of taskd, and torchrun is started before the supervisor
+//! is.
 
 use clap::{Parser, Subcommand};
 use std::process::ExitCode;

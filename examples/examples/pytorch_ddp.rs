@@ -78,19 +78,19 @@ async fn supervised(
         restarts_max: 10,
     };
     let Supervised { local, torch, runtime } = job.supervise(dir, OnOwnerLoss::default()).await?;
-    let tell = seed.is_some();
+    let announces = seed.is_some();
     let listener = Listener::start(&runtime.handle(), move |line| {
-        if tell {
+        if announces {
             println!("{line}");
         }
     });
     let injections = Injections::default();
     let books = job.clone();
     let target = Target { launcher: torch, read: move || books.books(), steps: options.steps, ranks: RANKS };
-    let (told, steps) = (injections.clone(), options.steps);
+    let (injected, steps) = (injections.clone(), options.steps);
     let injector = tokio::spawn(async move {
         match seed {
-            Some(seed) => target.kill_one_freeze_one(seed, &told).await,
+            Some(seed) => target.kill_one_freeze_one(seed, &injected).await,
             None => target.reach(steps).await,
         }
     });

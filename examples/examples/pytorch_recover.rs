@@ -1,19 +1,20 @@
-//! Real PyTorch DDP that survives the loss of a rank: the others keep their processes and their state, and the job goes on where
-//! it was.
+//! Real PyTorch DDP that survives the loss of a rank: the others keep their processes and their state, and the job goes
+//! on where it was.
 //!
-//! `cargo run --release --example pytorch_recover`. The first run makes a Python environment with torch in the user's cache
-//! directory; `TASKD_PYTHON` names an interpreter to use instead. The script is `examples/python/train_recover.py`.
+//! `cargo run --release --example pytorch_recover`. The first run makes a Python environment with torch in the user's
+//! cache directory; `TASKD_PYTHON` names an interpreter to use instead. The script is
+//! `examples/python/train_recover.py`.
 
 use clap::{Parser, ValueEnum};
 use std::process::ExitCode;
 use taskd_core::launch::guard;
 use taskd_examples::program::{self, Failure, number};
-use taskd_examples::recover::{Fault, Job, Run, Strategy, Strike, Told, Victim};
+use taskd_examples::recover::{Account, Fault, Job, Run, Strategy, Strike, Victim};
 use taskd_pytorch::{store, venv};
 
 /// Milliseconds of pause in a step: the work of a larger model.
 const PACE_MS: u64 = 20;
-/// No job comes so far: it is told when to end.
+/// No job comes so far: it is ordered to end.
 const STEPS_MAX: u64 = 10_000_000;
 /// A job that is ended by its fault and started again trains so many.
 const STEPS_OF_ONE_THAT_ENDS: u64 = 210;
@@ -98,9 +99,9 @@ async fn undisturbed(job: &Job, steps: u64) -> Result<Run, Failure> {
 /// The job goes on after each fault.
 async fn to_the_end(options: &Options, job: &Job, faults: &[Strike]) -> Result<(), Failure> {
     let run = job.run(faults).await?;
-    let told = Told::of(&undisturbed(job, run.steps).await?, run);
-    program::print(&told, options.json, || told.table());
-    told.judge()
+    let reported = Account::of(&undisturbed(job, run.steps).await?, run);
+    program::print(&reported, options.json, || reported.table());
+    reported.judge()
 }
 
 /// The job ends by the fault, and is started again where it has saved its state.
@@ -109,7 +110,7 @@ async fn until_ended(options: &Options, job: &Job, fault: &Strike) -> Result<(),
     let mut ending = job.run_until_ended(fault).await?;
     if options.strategy.saves() {
         let run = job.run(&[]).await?;
-        ending.again = Some(Told::of(&undisturbed(&job, run.steps).await?, run));
+        ending.again = Some(Account::of(&undisturbed(&job, run.steps).await?, run));
     }
     program::print(&ending, options.json, || ending.table());
     ending.judge()

@@ -112,8 +112,8 @@ async fn run(options: &Options) -> Result<Account, Failure> {
     let books = settings.clone();
     let target =
         Target { launcher: Arc::clone(&launcher), read: move || read(&books), steps: options.steps, ranks: RANKS };
-    let (told, seed) = (injections.clone(), options.seed);
-    let injector = tokio::spawn(async move { target.kill_one_freeze_one(seed, &told).await });
+    let (injected, seed) = (injections.clone(), options.seed);
+    let injector = tokio::spawn(async move { target.kill_one_freeze_one(seed, &injected).await });
     let report = runtime.run_with_signals(program::LEAVE).await?;
     injector.abort();
     launcher.shutdown(Duration::ZERO).await?;

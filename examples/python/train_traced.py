@@ -93,19 +93,19 @@ def main():
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
-        told = torch.tensor([loss.item(), float(stop.exists())])
+        shared = torch.tensor([loss.item(), float(stop.exists())])
         if mismatch.exists():
             mismatch.unlink()
-            dist.broadcast(told, src=0)
+            dist.broadcast(shared, src=0)
         elif skip.exists():
             skip.unlink()
         else:
-            dist.all_reduce(told)
+            dist.all_reduce(shared)
         if rank == 0:
-            print(f"step {step} loss {told[0].item() / dist.get_world_size():.4f}", flush=True)
+            print(f"step {step} loss {shared[0].item() / dist.get_world_size():.4f}", flush=True)
             if options.checkpoint_every and step % options.checkpoint_every == 0:
                 torch.save(model.module.state_dict(), options.dir / "checkpoint.pt")
-        if told[1] > 0:
+        if shared[1] > 0:
             break
     dist.destroy_process_group()
 

@@ -21,7 +21,7 @@ use tokio::task::JoinHandle;
 pub struct Injection {
     /// What, such as `SIGKILL`.
     pub what: String,
-    /// To whom.
+    /// The target.
     pub roles: Vec<Role>,
     /// When.
     pub at: Instant,
@@ -34,7 +34,7 @@ struct Seen {
     closed: Option<Instant>,
 }
 
-/// The account of what was injected, shared with whoever injects.
+/// The account of what was injected, shared with the injector.
 #[derive(Clone, Debug, Default)]
 pub struct Injections(Arc<Mutex<Vec<Injection>>>);
 
@@ -44,7 +44,7 @@ impl Injections {
         self.push_to(what, ranks.iter().map(|rank| Role::Rank(Rank(*rank))).collect(), at);
     }
 
-    /// The same to anybody.
+    /// The same to any target.
     pub fn push_to(&self, what: &str, roles: Vec<Role>, at: Instant) {
         let injection = Injection { what: what.to_owned(), roles, at };
         self.0.lock().unwrap_or_else(PoisonError::into_inner).push(injection);
@@ -64,16 +64,16 @@ pub struct Listener {
 }
 
 impl Listener {
-    /// Starts to listen; `tell` gets a line for people for each thing that happens.
+    /// Starts to listen; `log` gets a line for people for each thing that happens.
     #[must_use]
-    pub fn start(handle: &RuntimeHandle, mut tell: impl FnMut(String) + Send + 'static) -> Listener {
+    pub fn start(handle: &RuntimeHandle, mut log: impl FnMut(String) + Send + 'static) -> Listener {
         let mut events = handle.events();
         let task = tokio::spawn(async move {
             let mut seen: BTreeMap<IncidentId, Seen> = BTreeMap::new();
             loop {
                 match events.recv().await {
-                    Ok(announcement) => note(&announcement, &mut seen, &mut tell),
-                    Err(RecvError::Lagged(missed)) => tell(format!("({missed} events were missed here)")),
+                    Ok(announcement) => note(&announcement, &mut seen, &mut log),
+                    Err(RecvError::Lagged(missed)) => log(format!("({missed} events were missed here)")),
                     Err(RecvError::Closed) => return seen,
                 }
             }
@@ -94,7 +94,7 @@ impl Listener {
     }
 }
 
-fn note(announcement: &Arc<TimestampedEvent>, seen: &mut BTreeMap<IncidentId, Seen>, tell: &mut impl FnMut(String)) {
+fn note(announcement: &Arc<TimestampedEvent>, seen: &mut BTreeMap<IncidentId, Seen>, log: &mut impl FnMut(String)) {
     let now = Instant::now();
     let at = announcement.at;
     match &announcement.event {
@@ -105,23 +105,23 @@ fn note(announcement: &Arc<TimestampedEvent>, seen: &mut BTreeMap<IncidentId, Se
             let verb = if *opened { "opened" } else { "also" };
             let suspect = fault.primary_suspect();
             let side = if suspect.is_cause() { "" } else { " (a victim)" };
-            tell(format!(
+            log(format!(
                 "{at}  {incident} {verb}: {} in {}{side}: {}",
                 suspect.class,
                 suspect.domain,
                 clues.join("; ")
             ));
         }
-        Event::Decided(decision) => tell(format!("{at}  {} decided: {}", decision.incident.id, decision.reason)),
+        Event::Decided(decision) => log(format!("{at}  {} decided: {}", decision.incident.id, decision.reason)),
         Event::Closed { incident, how } => {
             seen.entry(*incident).or_default().closed = Some(now);
-            tell(format!("{at}  {incident} closed: {how}"));
+            log(format!("{at}  {incident} closed: {how}"));
         }
         Event::Cancelled { incident, strategy, reason } => {
-            tell(format!("{at}  {incident}: {strategy} cancelled: {reason}"));
+            log(format!("{at}  {incident}: {strategy} cancelled: {reason}"));
         }
-        Event::Failed { incident, strategy, reason } => tell(format!("{at}  {incident}: {strategy} failed: {reason}")),
-        Event::Entered { generation, restarts } => tell(format!("{at}  {generation} begins (restarts: {restarts})")),
+        Event::Failed { incident, strategy, reason } => log(format!("{at}  {incident}: {strategy} failed: {reason}")),
+        Event::Entered { generation, restarts } => log(format!("{at}  {generation} begins (restarts: {restarts})")),
         _ => {}
     }
 }
@@ -135,7 +135,7 @@ pub struct Row {
     pub ranks: Vec<u32>,
     /// Services that were blamed.
     pub services: Vec<String>,
-    /// What was injected, and into whom; null when nothing was.
+    /// What was injected, and into target; null when nothing was.
     pub injected: Option<String>,
     /// Whether exactly those were blamed.
     pub correct: bool,
@@ -145,18 +145,18 @@ pub struct Row {
     pub resumed_ms: Option<f64>,
     /// The strategy that was carried out.
     pub strategy: Option<String>,
-    /// Training steps that were done again; the program's own books tell.
+    /// Training steps that were done again; from the program's own books.
     pub steps_lost: Option<u64>,
     /// Why: the evidence in words.
     pub evidence: Vec<String>,
 }
 
 impl Row {
-    /// Whom it blames, for people.
-    fn whom(&self) -> String {
+    /// The blamed processes, for people.
+    fn target(&self) -> String {
         let ranks = (!self.ranks.is_empty()).then(|| format!("rank {}", list(&self.ranks)));
-        let whom: Vec<String> = ranks.into_iter().chain(self.services.iter().cloned()).collect();
-        if whom.is_empty() { "-".to_owned() } else { whom.join(", ") }
+        let target: Vec<String> = ranks.into_iter().chain(self.services.iter().cloned()).collect();
+        if target.is_empty() { "-".to_owned() } else { target.join(", ") }
     }
 
     /// Takes from `left` the injections that this incident answers: those that came before it was found.
@@ -251,7 +251,7 @@ impl Account {
                 out,
                 "  {:<13}  {:<9}  {:<21}  {:<7}  {:<9}  {:<16}  {:<9}  {}",
                 row.class,
-                row.whom(),
+                row.target(),
                 row.injected.as_deref().unwrap_or("-"),
                 match (row.injected.is_some(), row.correct) {
                     (false, _) => "-",

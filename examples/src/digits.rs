@@ -75,11 +75,11 @@ struct Metrics {
 }
 
 impl DigitsJob {
-    /// Attaches to the training that goes on in `dir`, or prepares its start: run directory, logs and the launcher's files
-    /// are below it.
+    /// Attaches to the training that goes on in `dir`, or prepares its start: run directory, logs and the launcher's
+    /// files are below it.
     ///
     /// # Errors
-    /// There is no guard to be had, or the runtime cannot be built; the text says why.
+    /// There is no guard to be had, or the runtime cannot be built; the text has the reason.
     pub async fn supervise(
         &self,
         dir: &Path,

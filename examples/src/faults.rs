@@ -29,7 +29,7 @@ pub struct Target<L, R> {
 
 impl<L: Launcher, R: Fn() -> Vec<StepLine>> Target<L, R> {
     /// Kills one rank at about a third of the way and freezes another at about two thirds, then watches to the end.
-    /// Says what it does, and where the job is.
+    /// Prints what it does, and where the job is.
     pub async fn kill_one_freeze_one(&self, seed: u64, injections: &Injections) {
         let mut rng = StdRng::seed_from_u64(seed);
         let mut moment = |from: u64, to: u64| self.steps * rng.random_range(from..to) / 100;
@@ -48,13 +48,13 @@ impl<L: Launcher, R: Fn() -> Vec<StepLine>> Target<L, R> {
         self.reach(self.steps).await;
     }
 
-    /// Waits until training has reached a step, and says where it is once a second.
+    /// Waits until training has reached a step, and prints where it is once a second.
     pub async fn reach(&self, step: u64) {
-        let mut told = Instant::now();
+        let mut logged_at = Instant::now();
         loop {
             if let Some(line) = (self.read)().last() {
-                if told.elapsed() > Duration::from_secs(1) {
-                    told = Instant::now();
+                if logged_at.elapsed() > Duration::from_secs(1) {
+                    logged_at = Instant::now();
                     println!("          step {:>5}/{}  loss {:.4}", line.step, self.steps, line.loss);
                 }
                 if line.step >= step {

@@ -1,6 +1,6 @@
 //! Hosts that are this machine: a local launcher for each, with a guard of its own, and all of them as one launcher.
 //!
-//! It chooses no places. Nobody resolves the hosts' names: what is to be reached is reached over loopback.
+//! It chooses no places. The hosts' names are not resolved: what is to be reached is reached over loopback.
 
 use crate::program::Failure;
 use rustix::process::{Pid, Signal, kill_process};
@@ -19,7 +19,8 @@ use taskd_pytorch::{Torch, TorchLauncher};
 pub struct Hosts(Vec<Arc<LocalLauncher>>);
 
 impl Hosts {
-    /// Attaches to so many hosts, whose run directories are in `dir`, or starts their guards. Each could take all ranks of the job.
+    /// Attaches to so many hosts, whose run directories are in `dir`, or starts their guards. Each could take all ranks
+    /// of the job.
     ///
     /// # Errors
     /// Those of [`LocalLauncherBuilder::build`].
@@ -54,8 +55,8 @@ impl Hosts {
         })
     }
 
-    /// The launcher of so many PyTorch ranks on them. Where there are several hosts, each is ready to take all ranks that can be lost at
-    /// once, which are all but one.
+    /// The launcher of so many PyTorch ranks on them. Where there are several hosts, each is ready to take all ranks
+    /// that can be lost at once, which are all but one.
     pub fn torch(&self, launcher: Arc<dyn Launcher>, dir: &Path, ranks: u32) -> TorchLauncher<Arc<dyn Launcher>> {
         let dir = dir.join("torch");
         if self.0.len() == 1 {
@@ -66,7 +67,7 @@ impl Hosts {
         TorchLauncher::with_framework(launcher, dir, torch).standbys(standbys)
     }
 
-    /// The heartbeats of all ranks, which they tell so often.
+    /// The heartbeats of all ranks, which they report so often.
     pub fn sources(&self, runtime: RuntimeBuilder, every: Duration) -> RuntimeBuilder {
         let source =
             |(at, host): (usize, &Arc<LocalLauncher>)| host.heartbeats(every).named(format!("heartbeats-{at}"));

@@ -1,4 +1,4 @@
-//! By how much something is slower with taskd than without, as far as pairs of turns can tell.
+//! By how much something is slower with taskd than without, as far as pairs of turns can show.
 
 use serde::Serialize;
 use std::fmt;

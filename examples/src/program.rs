@@ -1,5 +1,6 @@
 //! What every example program does around its own story: warnings on stderr, one sentence for a failure, numbers on the
-//! command line that name their range, and the [exit codes](taskd_core::runtime::exit_code) of a program that runs a job.
+//! command line that name their range, and the [exit codes](taskd_core::runtime::exit_code) of a program that runs a
+//! job.
 //!
 //! On stdout it puts nothing but the program's account, whose last line may be JSON.
 
@@ -48,16 +49,16 @@ pub fn completed(report: &JobReport) -> Result<(), Ended> {
     if report.outcome == Outcome::Completed { Ok(()) } else { Err(ended()) }
 }
 
-/// What stands on the command line; what is wrong with it is told on stderr, and the program ends.
+/// What stands on the command line; what is wrong with it is printed on stderr, and the program ends.
 pub fn options<O: Parser>() -> O {
     options_from(std::env::args_os())
 }
 
 /// The same for these words, the program's name first.
 pub fn options_from<O: Parser>(words: impl Iterator<Item = OsString>) -> O {
-    O::try_parse_from(words).unwrap_or_else(|said| {
-        let _ = said.print(); // nobody reads it: nobody misses it
-        std::process::exit(if said.use_stderr() { exit_code::USAGE.into() } else { exit_code::COMPLETED.into() })
+    O::try_parse_from(words).unwrap_or_else(|failure| {
+        let _ = failure.print(); // without a reader it is not missed
+        std::process::exit(if failure.use_stderr() { exit_code::USAGE.into() } else { exit_code::COMPLETED.into() })
     })
 }
 
@@ -74,7 +75,7 @@ pub fn print(account: &impl Serialize, json: bool, table: impl FnOnce() -> Strin
 ///
 /// taskd's warnings go to stderr; `RUST_LOG` asks for more of them, or less.
 pub fn run(name: &str, story: impl Future<Output = Result<(), Failure>>) -> ExitCode {
-    tell_warnings();
+    print_warnings();
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
     match runtime.map_err(Failure::from).and_then(|runtime| runtime.block_on(story)) {
         Ok(()) => ExitCode::SUCCESS,
@@ -96,7 +97,7 @@ fn code_of(failure: &Failure) -> u8 {
 }
 
 /// The SDK only emits `tracing` events; what is seen of them is the host program's choice. This is the examples' one.
-fn tell_warnings() {
+fn print_warnings() {
     let levels = levels_of(&std::env::var("RUST_LOG").unwrap_or_default()).unwrap_or_else(|| {
         eprintln!(
             "RUST_LOG is none of `LEVEL`, `TARGET=LEVEL` and a list of these with commas: only warnings are shown"
@@ -108,14 +109,14 @@ fn tell_warnings() {
     tracing_subscriber::registry().with(format).with(levels).init();
 }
 
-/// The levels that `RUST_LOG` asks for, warnings if it is empty. `EnvFilter` would also know spans and fields, and compiles a crate of
-/// regular expressions for them.
+/// The levels that `RUST_LOG` asks for, warnings if it is empty. `EnvFilter` would also know spans and fields, and
+/// compiles a crate of regular expressions for them.
 fn levels_of(asked: &str) -> Option<Targets> {
     if asked.trim().is_empty() { Some(Targets::new().with_default(LevelFilter::WARN)) } else { asked.parse().ok() }
 }
 
-/// A clap value parser for whole numbers from `least` to `most`, which must fit `N`: whatever else is given, the refusal
-/// names the range.
+/// A clap value parser for whole numbers from `least` to `most`, which must fit `N`: whatever else is given, the
+/// refusal names the range.
 ///
 /// Its option wants `allow_negative_numbers = true`, else clap takes `-1` for a flag.
 pub fn number<N: TryFrom<u64>>(least: u64, most: u64) -> impl Fn(&str) -> Result<N, String> + Clone + Send + Sync {

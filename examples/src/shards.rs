@@ -1,5 +1,5 @@
-//! The smallest job with a result that can be checked: two shell scripts that each add up a share of a series for π, and keep
-//! their place in a file.
+//! The smallest job with a result that can be checked: two shell scripts that each add up a share of a series for π,
+//! and keep their place in a file.
 //!
 //! Each works for itself, so one can be started again alone. It knows nothing of taskd but its variable `PROC`.
 
@@ -15,11 +15,11 @@ use taskd_core::job::WorkerSpec;
 pub const RANKS: u32 = 2;
 /// Terms that each adds up.
 pub const STEPS: u64 = 40;
-/// The exit code that says that the script's licence server is gone.
+/// The exit code for a lost licence server of the script.
 pub const NO_LICENCE: i32 = 7;
 
-/// Its arguments are a directory, the number of steps, and the exit code for a lost licence server (SIGUSR1). After each step it
-/// writes down: the step, the sum in units of 1e-12, its process id, the time in milliseconds.
+/// Its arguments are a directory, the number of steps, and the exit code for a lost licence server (SIGUSR1). After
+/// each step it writes down: the step, the sum in units of 1e-12, its process id, the time in milliseconds.
 const SCRIPT: &str = r#"
 trap "exit $3" USR1; steps=$2
 rank=${PROC#rank }; rank=${rank%#*}; book=$1/rank-$rank; step=0; sum=0
@@ -85,7 +85,7 @@ impl Shards {
     }
 
     /// Adds the job's own side to its account.
-    pub fn tell(&self, account: &mut Account, undisturbed: &Shards) {
+    pub fn report(&self, account: &mut Account, undisturbed: &Shards) {
         let ((loss, state), reference) = (self.result(), undisturbed.result());
         let book: Vec<StepLine> = self.book(RANKS - 1).into_iter().map(|(line, _)| line).collect();
         let taken = book.last().map_or(0, |line| line.step);

@@ -1,6 +1,8 @@
-//! The PyTorch job whose ranks are looked into: `python/train_traced.py`, an ordinary DDP script that knows nothing of taskd.
+//! The PyTorch job whose ranks are looked into: `python/train_traced.py`, an ordinary DDP script that knows nothing of
+//! taskd.
 //!
-//! It starts the job and says where its processes are; faults and verdicts are the business of the programs that use it.
+//! It starts the job and reports where its processes are; faults and verdicts are the business of the programs that use
+//! it.
 
 use crate::program::Failure;
 use std::fs::{self, File};
@@ -72,16 +74,16 @@ impl TracedJob {
     ///
     /// # Errors
     /// It cannot be written.
-    pub fn tell(&self, what: &str) -> Result<(), Failure> {
+    pub fn send(&self, what: &str) -> Result<(), Failure> {
         Ok(File::create(self.out().join(what)).map(drop)?)
     }
 
-    /// Tells the script to end, at its next step.
+    /// Orders the script to end, at its next step.
     ///
     /// # Errors
-    /// It cannot be told.
+    /// It cannot be reached.
     pub fn stop(&self) -> Result<(), Failure> {
-        self.tell("stop")
+        self.send("stop")
     }
 
     fn out(&self) -> PathBuf {
@@ -89,7 +91,7 @@ impl TracedJob {
     }
 }
 
-/// Waits for a step; says which it is then.
+/// Waits for a step; returns the one that it is then.
 ///
 /// # Errors
 /// The training does not get there.

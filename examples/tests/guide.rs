@@ -102,7 +102,10 @@ fn a_command_line_that_cannot_be_meant_is_refused_with_its_exit_code() {
     let output = Command::new(program()).output().expect("it runs");
     assert_eq!(output.status.code(), Some(64));
     let output = Command::new(program()).args(["/proc/nowhere", "python3"]).output().expect("it runs");
-    let said = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert_eq!((output.status.code(), said.lines().count()), (Some(69), 1), "{said}");
-    assert!(said.starts_with("cannot use the run directory /proc/nowhere/run: "), "in words, and not as Debug: {said}");
+    let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!((output.status.code(), stderr.lines().count()), (Some(69), 1), "{stderr}");
+    assert!(
+        stderr.starts_with("cannot use the run directory /proc/nowhere/run: "),
+        "in words, and not as Debug: {stderr}"
+    );
 }

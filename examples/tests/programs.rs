@@ -1,4 +1,4 @@
-//! The example programs as a newcomer runs them: started as they are, read by what they print.
+//! The example programs as a new user runs them: started as they are, read by what they print.
 
 mod support;
 
@@ -8,7 +8,7 @@ use std::process::Command;
 use std::sync::PoisonError;
 use support::{TORCH, account, example, skips, skips_torch};
 
-/// One rank was killed and another frozen, both were found and blamed and nobody else, and nothing was lost.
+/// One rank was killed and another frozen, both were found and blamed and no other rank, and nothing was lost.
 fn check_kill_and_freeze(account: &Value) {
     assert_eq!(account["completed"], true, "{account}");
     assert_eq!(account["loss_equal"], true, "{account}");
@@ -107,9 +107,13 @@ fn gpu_watch_traces_a_program_over_a_library_that_stands_in_for_cupti() {
 #[test]
 fn gpu_watch_without_a_driver_exits_with_one_sentence() {
     let output = example("gpu_watch").args(["--library", "/no/such/libnvidia-ml.so.1"]).output().expect("it runs");
-    let said = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert_eq!((output.status.code(), said.lines().count(), output.stdout.len()), (Some(69), 1, 0), "{said}");
-    assert!(said.starts_with("gpu_watch: NVML cannot be loaded (/no/such/libnvidia-ml.so.1"), "{said}");
+    let output_text = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(
+        (output.status.code(), output_text.lines().count(), output.stdout.len()),
+        (Some(69), 1, 0),
+        "{output_text}"
+    );
+    assert!(output_text.starts_with("gpu_watch: NVML cannot be loaded (/no/such/libnvidia-ml.so.1"), "{output_text}");
 }
 
 #[test]
@@ -135,7 +139,7 @@ fn pytorch_recover_in_place_and_retry_end_with_the_undisturbed_state() {
         assert_eq!((&account["state_equal"], &account["loss_bit_equal"]), (&true.into(), &true.into()), "{account}");
         let recoveries = account["recoveries"].as_array().expect("an array");
         assert!(recoveries.len() == 2 && recoveries.iter().all(|r| r["how"] == how), "{account}");
-        assert!(account["old_facts"].as_u64() < Some(40), "who is kept tells its steps in the new world: {account}");
+        assert!(account["old_facts"].as_u64() < Some(40), "a kept rank reports its steps in the new world: {account}");
     }
 }
 
@@ -177,9 +181,9 @@ fn pytorch_recover_trains_on_without_a_rank_until_it_comes_back() {
     let account = account(&example("pytorch_recover").args(few).output().expect("it runs"));
     assert_eq!((&account["world_kept"], &account["replicas_equal"]), (&false.into(), &true.into()), "{account}");
     let recoveries = account["recoveries"].as_array().expect("an array");
-    let told: Vec<_> = recoveries.iter().map(|r| (r["who"].as_str(), r["how"].as_str())).collect();
+    let reported: Vec<_> = recoveries.iter().map(|r| (r["who"].as_str(), r["how"].as_str())).collect();
     let expected = [("rank 0", "recovered by shrink"), ("rank 0 again", "recovered by grow")];
-    assert_eq!(told, expected.map(|(who, how)| (Some(who), Some(how))), "{account}");
+    assert_eq!(reported, expected.map(|(who, how)| (Some(who), Some(how))), "{account}");
 }
 
 #[test]
@@ -281,8 +285,8 @@ fn ascend_trace_without_an_npu_records_and_reports_a_stand_in() {
     let out = tempfile::tempdir().expect("a directory");
     let output = example("ascend_trace").args(["--json", "--steps", "20", "--out"]).arg(out.path()).output();
     let output = output.expect("it runs");
-    let said = String::from_utf8_lossy(&output.stdout).into_owned();
-    assert!(said.starts_with("no NPU: a stand-in for libmspti.so generates the records"), "{said}");
+    let output_text = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(output_text.starts_with("no NPU: a stand-in for libmspti.so generates the records"), "{output_text}");
     let account = account(&output);
     assert_eq!(account["stand_in"], true, "{account}");
     let spans = |phase: usize| -> Vec<(String, u64)> {

@@ -114,7 +114,7 @@ impl World {
     fn after_steps(&mut self, count: u64) {
         for _ in 0..count {
             let step = self.next_step(STALLED);
-            assert!(step.is_some(), "no step was completed: {}", self.said(0));
+            assert!(step.is_some(), "no step was completed: {}", self.stderr(0));
         }
     }
 
@@ -136,15 +136,15 @@ impl World {
         (0..WORLD_SIZE).map(|rank| self.end_of(rank)).collect()
     }
 
-    /// What `rank` has said on stderr.
-    fn said(&self, rank: u32) -> String {
+    /// What `rank` has printed on stderr.
+    fn stderr(&self, rank: u32) -> String {
         fs::read_to_string(stderr_path(&self.dir, self.generation, rank)).unwrap()
     }
 
     /// Waits until training is done, and returns the result.
     fn finish(mut self) -> TrainerOutcome {
         for (rank, end) in (0..).zip(self.ends()) {
-            assert_eq!(end.code(), Some(0), "rank {rank}: {}", self.said(rank));
+            assert_eq!(end.code(), Some(0), "rank {rank}: {}", self.stderr(rank));
         }
         let result = TrainerOutcome::read(&self.dir.join("result.json")).unwrap();
         assert_eq!(result.generation, self.generation);
@@ -249,7 +249,7 @@ fn killed_generation(settings: &TrainerSettings, generation: u64, moment: Moment
     }
     for (rank, end) in (0..).zip(world.ends()) {
         let expected = if victims.contains(&rank) { (Some(9), None) } else { (None, Some(1)) };
-        assert_eq!((end.signal(), end.code()), expected, "{moment:?}, rank {rank}: {}", world.said(rank));
+        assert_eq!((end.signal(), end.code()), expected, "{moment:?}, rank {rank}: {}", world.stderr(rank));
     }
 }
 
@@ -267,7 +267,7 @@ fn kills_at_any_moment_change_nothing() {
             Moment::Training { steps: rng.random_range(1..13), then_us: rng.random_range(0..3000) },
         ];
         for (generation, moment) in (0..).zip(moments) {
-            // Only rank 0 writes checkpoints; at other moments it is anybody's turn, and now and then that of two.
+            // Only rank 0 writes checkpoints; at other moments it is any rank's turn, and now and then that of two.
             let first = rng.random_range(0..WORLD_SIZE);
             let victims = match moment {
                 Moment::Checkpoint { .. } => vec![0],
@@ -304,7 +304,7 @@ fn dying_in_the_middle_of_writing_a_checkpoint_leaves_the_one_before() {
     World::start(&TrainerSettings { steps: 10, ..settings.clone() }, 0, Rank0::Ordinary).finish();
     let mut world = World::start(&settings, 1, Rank0::DiesBeyond(8192));
     let ends = world.ends();
-    assert_eq!(ends[0].signal(), Some(Signal::XFSZ.as_raw()), "{}", world.said(0));
+    assert_eq!(ends[0].signal(), Some(Signal::XFSZ.as_raw()), "{}", world.stderr(0));
     assert!(ends[1..].iter().all(|end| end.code() == Some(1)));
     assert_eq!(file_names(&settings.checkpoint_dir), ["step-10.ckpt", "step-20.ckpt.g1.partial"]);
     assert_eq!(fs::metadata(settings.checkpoint_dir.join("step-20.ckpt.g1.partial")).unwrap().len(), 8192);
@@ -326,7 +326,7 @@ fn a_full_disk_is_logged_once_and_failed_checkpoints_are_counted() {
     let settings = settings(dir.path());
     let mut world = World::start(&settings, 0, Rank0::DiskFullBeyond(16_384));
     world.ends();
-    let said = world.said(0);
+    let output = world.stderr(0);
     let result = world.finish();
     assert_undisturbed(&result);
     assert_eq!(result.setbacks, settings.steps / settings.checkpoint_every);
@@ -336,9 +336,9 @@ fn a_full_disk_is_logged_once_and_failed_checkpoints_are_counted() {
          (ulimit -f): training continues, and counts further failures of this kind",
         settings.checkpoint_every
     );
-    let sentences: Vec<String> = said.lines().map(|line| line.replace(&place, "")).collect();
-    assert_eq!(sentences.iter().filter(|line| **line == expected).count(), 1, "{said}");
-    assert_eq!(said.matches("cannot write checkpoint").count(), 1, "{said}");
+    let sentences: Vec<String> = output.lines().map(|line| line.replace(&place, "")).collect();
+    assert_eq!(sentences.iter().filter(|line| **line == expected).count(), 1, "{output}");
+    assert_eq!(output.matches("cannot write checkpoint").count(), 1, "{output}");
     // What was written of them has been taken away again.
     assert!(file_names(&settings.checkpoint_dir).is_empty());
 }
@@ -357,16 +357,16 @@ fn an_unsound_checkpoint_is_passed_over_and_named() {
     let mut world = World::start(&settings, 1, Rank0::Ordinary);
     assert_eq!(world.next_step(STALLED), Some(91));
     world.ends();
-    let said = world.said(0);
+    let output = world.stderr(0);
     let place = format!("{}/", settings.checkpoint_dir.display());
-    let sentences: Vec<String> = said.lines().take(3).map(|line| line.replace(&place, "")).collect();
+    let sentences: Vec<String> = output.lines().take(3).map(|line| line.replace(&place, "")).collect();
     let expected = [
         "rank 0: checkpoint step-100.ckpt is skipped: it was truncated or extended: it has 10000 bytes instead of \
          19352",
         "rank 0: checkpoint step-95.ckpt is skipped: it is damaged: its digest does not match its content",
         "rank 0: continuing from step-90.ckpt",
     ];
-    assert_eq!(sentences, expected, "{said}");
+    assert_eq!(sentences, expected, "{output}");
     assert_undisturbed(&world.finish());
 }
 
@@ -392,7 +392,7 @@ fn the_death_of_a_rank_ends_the_others_though_one_is_frozen() {
     world.signal(3, Signal::KILL);
     for (rank, lost) in [(0, "lost rank 3"), (2, "lost rank 0")] {
         assert_eq!(world.end_of(rank).code(), Some(1));
-        assert!(world.said(rank).contains(lost), "rank {rank}: {}", world.said(rank));
+        assert!(world.stderr(rank).contains(lost), "rank {rank}: {}", world.stderr(rank));
     }
     world.signal(1, Signal::CONT);
     assert_eq!(world.end_of(1).code(), Some(1));
@@ -407,5 +407,5 @@ fn another_seed_is_another_run_and_never_goes_on_from_this_one() {
 
     let mut world = World::start(&settings(dir.path()), 1, Rank0::Ordinary);
     assert!(world.ends().iter().all(|end| end.code() == Some(1)));
-    assert!(world.said(0).contains("step-100.ckpt has seed 2, but this run has 1"), "{}", world.said(0));
+    assert!(world.stderr(0).contains("step-100.ckpt has seed 2, but this run has 1"), "{}", world.stderr(0));
 }

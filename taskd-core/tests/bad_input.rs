@@ -1,8 +1,8 @@
 //! Bad input, from the first to the last of what a supervisor can be given: each gets one sentence that names the thing
 //! and the way out, and the job is not harmed by what it can do without.
 //!
-//! The sentences are compared as a whole: they are what somebody reads at three in the morning. A checkpoint that is cut
-//! short, and a full disk under checkpoints, are the training program's: see the tests of the examples.
+//! The sentences are compared as a whole: they are what an operator reads at three in the morning. A checkpoint that is
+//! cut short, and a full disk under checkpoints, are the training program's: see the tests of the examples.
 
 #![allow(clippy::unwrap_used)] // helpers of tests are tests
 
@@ -69,17 +69,17 @@ fn an_empty_runtime_builder_is_refused_with_each_missing_part() {
 #[test]
 fn a_log_directory_that_is_a_file() {
     let file = tempfile::NamedTempFile::new().unwrap();
-    let said = refusal(builder(&FakeLauncher::new(), 1).journal(file.path()));
+    let output = refusal(builder(&FakeLauncher::new(), 1).journal(file.path()));
     let expected = "the runtime cannot be built: the log directory DIR cannot be used: DIR is no directory; make it \
                     accessible or name another";
-    assert_eq!(said.replace(&file.path().display().to_string(), "DIR"), expected);
+    assert_eq!(output.replace(&file.path().display().to_string(), "DIR"), expected);
 }
 
 #[test]
 fn a_log_directory_that_another_supervisor_uses() {
     let dir = tempfile::tempdir().unwrap();
     let _first = builder(&FakeLauncher::new(), 1).journal(dir.path()).build().unwrap();
-    let said = refusal(builder(&FakeLauncher::new(), 1).journal(dir.path()));
+    let output = refusal(builder(&FakeLauncher::new(), 1).journal(dir.path()));
     let host = fs::read_to_string("/proc/sys/kernel/hostname").unwrap();
     let expected = format!(
         "the runtime cannot be built: the log directory {} is in use by the supervisor with process id {} on {}: stop \
@@ -88,10 +88,10 @@ fn a_log_directory_that_another_supervisor_uses() {
         std::process::id(),
         host.trim(),
     );
-    assert_eq!(said, expected);
+    assert_eq!(output, expected);
 }
 
-// ---- An old log that is of no use: the job starts anew from its checkpoint, which is always sound -------------------
+// ---- An old log that is of no use: the job starts again from its checkpoint, which is always sound -------------------
 
 #[tokio::test(start_paused = true)]
 async fn an_unreadable_log() {
@@ -106,7 +106,7 @@ async fn an_unreadable_log() {
         format!("the log of an earlier supervisor: DIR/decisions-000001-00000000000000000001.log {denied}"),
         "the job restarts from its checkpoint, not from the log: no state can be read from it".into(),
     ];
-    assert_eq!(starts_anew(&dir, &launcher, |builder| builder).await, expected);
+    assert_eq!(starts_again(&dir, &launcher, |builder| builder).await, expected);
 }
 
 /// The decisions behind the snapshot may have been carried out: a state without them is none to go on from.
@@ -122,7 +122,7 @@ async fn a_log_of_which_one_file_is_unreadable() {
         format!("the log of an earlier supervisor: {problem}"),
         format!("the job restarts from its checkpoint, not from the log: input 2 is missing: {problem}"),
     ];
-    assert_eq!(starts_anew(&dir, &launcher, |builder| builder).await, expected);
+    assert_eq!(starts_again(&dir, &launcher, |builder| builder).await, expected);
 }
 
 #[tokio::test(start_paused = true)]
@@ -141,10 +141,10 @@ async fn a_log_of_another_version() {
         format!("the log of an earlier supervisor: DIR/decisions-000001-00000000000000000001.log {version}"),
         "the job restarts from its checkpoint, not from the log: no state can be read from it".into(),
     ];
-    assert_eq!(starts_anew(dir.path(), &launcher, |builder| builder).await, expected);
+    assert_eq!(starts_again(dir.path(), &launcher, |builder| builder).await, expected);
 }
 
-/// What nobody understands may have been carried out, too.
+/// An order whose answer is not understood may have been carried out, too.
 #[tokio::test(start_paused = true)]
 async fn an_unknown_log_record_starts_the_job_from_its_checkpoint() {
     let dir = tempfile::tempdir().unwrap();
@@ -154,7 +154,7 @@ async fn an_unknown_log_record_starts_the_job_from_its_checkpoint() {
     edit::replace(&mut bytes, b"\xa6listed", b"\xa6kissed");
     fs::write(decisions, bytes).unwrap();
     let expected = ["the job restarts from its checkpoint, not from the log: input 3 is unknown to this program"];
-    assert_eq!(starts_anew(dir.path(), &launcher, |builder| builder).await, expected);
+    assert_eq!(starts_again(dir.path(), &launcher, |builder| builder).await, expected);
 }
 
 #[tokio::test(start_paused = true)]
@@ -171,7 +171,7 @@ async fn garbage_in_every_file_of_the_log() {
          or its header is damaged: move it away",
         "the job restarts from its checkpoint, not from the log: no state can be read from it",
     ];
-    assert_eq!(starts_anew(dir.path(), &launcher, |builder| builder).await, expected);
+    assert_eq!(starts_again(dir.path(), &launcher, |builder| builder).await, expected);
 }
 
 #[tokio::test(start_paused = true)]
@@ -184,7 +184,7 @@ async fn a_log_of_other_plugins() {
          {exactly}"
     )];
     let others = |builder: RuntimeBuilder| builder.detector(detector_fn("hot", |_, _, _| ()));
-    assert_eq!(starts_anew(dir.path(), &launcher, others).await, expected);
+    assert_eq!(starts_again(dir.path(), &launcher, others).await, expected);
 }
 
 #[tokio::test(start_paused = true)]
@@ -196,7 +196,7 @@ async fn a_log_of_another_job() {
          each job a directory of its own",
     ];
     let other = |builder: RuntimeBuilder| builder.job(JobSpec::new("digits", 2, FakeProgram::Runs.spec()));
-    assert_eq!(starts_anew(dir.path(), &launcher, other).await, expected);
+    assert_eq!(starts_again(dir.path(), &launcher, other).await, expected);
 }
 
 /// No decision in the log depends on a source: here the job goes on.
@@ -212,7 +212,7 @@ async fn a_log_of_other_sources() {
     assert_eq!((report.ok, report.restarts), (true, 0), "{}", report.reason);
     let expected = ["continuing the job: the log was written without source double.scripted version 1 (queue_max=64 \
          when_full=Wait): no decision in the log depends on it"];
-    assert_eq!(said(dir.path()), expected);
+    assert_eq!(logged(dir.path()), expected);
 }
 
 // ---- Disks that take nothing: the job and its recovery go on without a log ------------------------------------------
@@ -243,7 +243,7 @@ async fn a_read_only_log_directory() {
     fs::set_permissions(&dir, fs::Permissions::from_mode(0o755)).unwrap(); // so that it can be removed
 }
 
-/// A rank dies while no log can be written: it is found and started again, and people are told what is missing.
+/// A rank dies while no log can be written: it is found and started again, and what is missing is logged.
 async fn recovers_without_logs(dir: &Path, expected: &[String]) {
     Messages::listen();
     let launcher = FakeLauncher::new();
@@ -261,7 +261,7 @@ async fn recovers_without_logs(dir: &Path, expected: &[String]) {
 
     let counts = logs.counts();
     assert_eq!(counts.records, 0);
-    let mut lines = said(dir);
+    let mut lines = logged(dir);
     lines.retain(|line| !line.starts_with("incident 1 ")); // the kill, as every fault is reported
     let last = lines.pop().unwrap();
     assert_eq!(last, format!("{0} of the {0} records of this job's logs are lost", counts.lost));
@@ -275,7 +275,7 @@ fn small_disk(test: &str) -> Option<PathBuf> {
     elsewhere(test, &["--mount", "--map-root-user"], mount)
 }
 
-/// Somebody who is not root: permissions count.
+/// A user that is not root: permissions count.
 fn unprivileged(test: &str) -> Option<PathBuf> {
     elsewhere(test, &["--map-user=1000"], "exec \"$@\"")
 }
@@ -328,8 +328,8 @@ async fn left_behind(dir: &Path) -> FakeLauncher {
     launcher.attach()
 }
 
-/// A new supervisor stops what still runs, starts it anew, and ends well. What it said meanwhile.
-async fn starts_anew(
+/// A new supervisor stops what still runs, starts it again, and ends well. Returns what it logged meanwhile.
+async fn starts_again(
     dir: &Path,
     launcher: &FakeLauncher,
     change: impl FnOnce(RuntimeBuilder) -> RuntimeBuilder,
@@ -339,7 +339,7 @@ async fn starts_anew(
     all_run(launcher, 2).await;
     assert!(!launcher.runs(&ProcId::rank(0, 1)), "an old one beside it would share its world");
     assert!(finish(launcher, job, 2).await.ok);
-    said(dir)
+    logged(dir)
 }
 
 /// The files of the logs, in order.
@@ -350,8 +350,8 @@ fn log_files(dir: &Path) -> Vec<PathBuf> {
     logs
 }
 
-/// What the runtime has said to people on this thread from warnings on, without the directory's name.
-fn said(dir: &Path) -> Vec<String> {
+/// What the runtime has logged on this thread from warnings on, without the directory's name.
+fn logged(dir: &Path) -> Vec<String> {
     let lines = Messages::here(Level::WARN);
     lines.iter().map(|line| line.replace(&dir.display().to_string(), "DIR")).collect()
 }

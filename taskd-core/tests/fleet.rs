@@ -138,10 +138,10 @@ impl Notes {
     }
 
     /// What the last of so many was for: ranks, all of them on this host, and whether they have a loop.
-    async fn told(&self, times: usize) -> (Vec<u32>, usize, bool) {
+    async fn counted(&self, times: usize) -> (Vec<u32>, usize, bool) {
         let mut prepared = self.prepared.subscribe();
         let waited = tokio::time::timeout(Duration::from_secs(60), prepared.wait_for(|all| all.len() >= times)).await;
-        let all = waited.expect("it was told so often").expect("it is there").clone();
+        let all = waited.expect("it was reported so often").expect("it is there").clone();
         assert_eq!(all.len(), times);
         let (batch, in_loop) = all.last().expect("one");
         let places: Vec<&Place> = batch.starts.iter().map(|order| &order.place).collect();
@@ -178,16 +178,16 @@ async fn a_host_without_ranks_gets_ready_to_take_those_of_another() {
     let fleet = MultiHostLauncher::of([Arc::clone(&busy), Arc::clone(&spare)]).await.expect("both are there");
     let here = || Place::On(node("a"));
     fleet.start(&batch(vec![here(), here(), here()])).await.expect("there is room");
-    assert_eq!(spare.told(1).await, (vec![0, 1, 2], 3, false));
+    assert_eq!(spare.counted(1).await, (vec![0, 1, 2], 3, false));
     busy.host.kill(&ProcId::rank(2, 1));
-    assert_eq!(spare.told(2).await, (vec![0, 1, 2], 3, true), "a rank has come to its loop");
+    assert_eq!(spare.counted(2).await, (vec![0, 1, 2], 3, true), "a rank has come to its loop");
     let mut joins = FakeProgram::Runs.spec();
     joins.env.insert(JOIN_VARIABLE.into(), "2".into());
     let mut joiner = batch(vec![here()]);
     joiner.starts[0] = StartOrder::new(ProcId::rank(2, 2), here(), Arc::new(joins));
     fleet.start(&joiner).await.expect("there is room");
     fleet.start(&batch(vec![here(); 4])).await.expect("there is room for one more");
-    assert_eq!(spare.told(3).await.0, [0, 1, 2, 3], "who joins says nothing new");
+    assert_eq!(spare.counted(3).await.0, [0, 1, 2, 3], "a joining rank reports nothing new");
     assert_eq!(busy.prepared.borrow().len(), 0, "it goes by what it runs");
 }
 

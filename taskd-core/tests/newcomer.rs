@@ -1,4 +1,5 @@
-//! The plugins of the guide, exactly as it shows them, keep the contracts; and who breaks one is told so in one sentence.
+//! The plugins of the guide, exactly as it shows them, keep the contracts; and a breach is reported in one
+//! sentence.
 
 #![allow(clippy::unwrap_used)] // helpers of tests are tests
 #![allow(unreachable_pub)] // the guide's plugins are those of crates of their own
@@ -60,11 +61,11 @@ fn train(path: &Path, steps: impl IntoIterator<Item = u64>) {
     steps.into_iter().for_each(|step| writeln!(file, "{}.0", 1000 - step).unwrap());
 }
 
-/// What the suite says of a plugin that breaks one clause.
+/// What the suite reports of a plugin that breaks one clause.
 fn sentence(broken: Result<conformance::Report, Vec<Violation>>, clause: Clause) -> String {
-    let broken = broken.expect_err("a wrong plugin was not told so");
-    let told = broken.iter().find(|violation| violation.clause == clause);
-    told.unwrap_or_else(|| panic!("{clause} is not among {broken:?}")).to_string()
+    let broken = broken.expect_err("a wrong plugin was not reported");
+    let found = broken.iter().find(|violation| violation.clause == clause);
+    found.unwrap_or_else(|| panic!("{clause} is not among {broken:?}")).to_string()
 }
 
 #[test]
@@ -101,12 +102,12 @@ async fn the_source_waits_for_the_rest_of_a_line_and_counts_what_is_no_number() 
     let path = dir.path().join("loss");
     std::fs::write(&path, "0.5\nwarming up\nnan\n0.").unwrap();
     let mut source = LossFile::follow(File::open(&path).unwrap(), EVERY);
-    let told = async |source: &mut LossFile| format!("{:?}", source.next().await.unwrap().unwrap().facts);
+    let found = async |source: &mut LossFile| format!("{:?}", source.next().await.unwrap().unwrap().facts);
     let facts = [loss(0.5), Signal::Lost { count: 1 }, loss(f64::NAN)].map(|signal| Fact::new(Domain::Job, signal));
-    assert_eq!(told(&mut source).await, format!("{facts:?}"));
-    assert_eq!(told(&mut source).await, "[]");
+    assert_eq!(found(&mut source).await, format!("{facts:?}"));
+    assert_eq!(found(&mut source).await, "[]");
     File::options().append(true).open(&path).unwrap().write_all(b"25\n").unwrap();
-    assert_eq!(told(&mut source).await, format!("{:?}", [Fact::new(Domain::Job, loss(0.25))]));
+    assert_eq!(found(&mut source).await, format!("{:?}", [Fact::new(Domain::Job, loss(0.25))]));
 }
 
 /// Losses that come, stop coming, and are not numbers any more.
@@ -137,12 +138,12 @@ fn the_guide_detector_reports_missing_and_invalid_losses() {
         }
         detector.observe(&moment.observation, &moment.view, &mut found);
     }
-    let said = found.drain().map(|finding| match finding {
+    let findings = found.drain().map(|finding| match finding {
         Finding::Blame(fault) => (fault.primary_suspect().is_cause(), fault.evidence[0].text.clone()),
         other => panic!("{other:?}"),
     });
     assert_eq!(
-        said.collect::<Vec<_>>(),
+        findings.collect::<Vec<_>>(),
         [(false, "no more losses arrive".into()), (true, "the loss is not a number".into())]
     );
 }
@@ -208,7 +209,7 @@ async fn the_guide_process_launcher_satisfies_the_launcher_contract() {
 
 // ---- wrong ones ----
 
-/// Takes the lines first, and then awaits: whoever drops that call drops them.
+/// Takes the lines first, and then awaits: a caller that drops that call drops them.
 struct TakesThenWaits(BufReader<File>);
 
 #[async_trait::async_trait]
@@ -308,7 +309,7 @@ fn a_strategy_without_a_stage_violates_its_clause() {
     );
 }
 
-/// Asks the platform what has ended whenever something changes, and tells all of it again.
+/// Asks the platform what has ended whenever something changes, and reports all of it again.
 struct TellsAgain<L>(L);
 
 #[async_trait::async_trait]

@@ -71,24 +71,24 @@ async fn an_incident_is_one_sentence_each_when_it_is_opened_decided_and_closed()
     Messages::listen();
     let launcher = FakeLauncher::with_nodes(["n0"], 4).with_output_in(DIR);
     a_loss(&launcher, builder(&launcher, 2)).await;
-    let told = Messages::here(Level::INFO);
-    let of = |begin: &str| -> Vec<&String> { told.iter().filter(|line| line.starts_with(begin)).collect() };
+    let logged = Messages::here(Level::INFO);
+    let of = |begin: &str| -> Vec<&String> { logged.iter().filter(|line| line.starts_with(begin)).collect() };
     let place = "(rank 1#1, process 2 on node n0, output in /run/acme/procs/rank-1.1)";
     let opened = of("incident 1 opened: exit in rank 1, because ");
-    assert!(opened.len() == 1 && opened[0].contains("signal 9 (SIGKILL)") && opened[0].ends_with(place), "{told:#?}");
+    assert!(opened.len() == 1 && opened[0].contains("signal 9 (SIGKILL)") && opened[0].ends_with(place), "{logged:#?}");
     let decided = of("incident 1 decided: restart, which costs ");
-    assert!(decided.len() == 1 && decided[0].ends_with("999 recoveries are left"), "{told:#?}");
+    assert!(decided.len() == 1 && decided[0].ends_with("999 recoveries are left"), "{logged:#?}");
     let closed = of("incident 1 closed ");
-    assert!(closed.len() == 1 && closed[0].ends_with(place), "{told:#?}");
-    assert_eq!(of("incident").len(), 3, "{told:#?}");
+    assert!(closed.len() == 1 && closed[0].ends_with(place), "{logged:#?}");
+    assert_eq!(of("incident").len(), 3, "{logged:#?}");
     assert_eq!(
         of("maria orders: drain node n7 (fan): refused, node n7 is not a host of this job").len(),
         1,
-        "{told:#?}"
+        "{logged:#?}"
     );
     let warned = Messages::here(Level::WARN);
     assert!(warned.contains(opened[0]) && !warned.contains(decided[0]) && !warned.contains(closed[0]), "{warned:#?}");
-    assert!(told.last().unwrap().starts_with("the job is over; output of the processes: /run/acme/procs on node n0"));
+    assert!(logged.last().unwrap().starts_with("the job is over; output of the processes: /run/acme/procs on node n0"));
 }
 
 #[tokio::test(start_paused = true)]
@@ -101,12 +101,12 @@ async fn control_characters_of_an_order_do_not_reach_the_log() {
     all_run(&launcher, &handle, 1, 1).await;
     handle.pause("one\u{1b}[2J\ntwo").await.unwrap();
     completed(&launcher, job, 1, 1).await;
-    let told = Messages::here(Level::TRACE);
-    let line = told.iter().find(|line| line.starts_with("host orders: pause (one two)"));
-    assert!(line.is_some_and(|line| !line.contains(char::is_control)), "{told:?}");
+    let logged = Messages::here(Level::TRACE);
+    let line = logged.iter().find(|line| line.starts_with("host orders: pause (one two)"));
+    assert!(line.is_some_and(|line| !line.contains(char::is_control)), "{logged:?}");
 }
 
-#[allow(clippy::disallowed_methods)] // what the runtime says of the calendar is compared with it
+#[allow(clippy::disallowed_methods)] // what the runtime logs of the calendar is compared with it
 fn now_unix_ms() -> u64 {
     u64::try_from(SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap().as_millis()).unwrap()
 }

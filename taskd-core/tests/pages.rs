@@ -1,4 +1,4 @@
-//! What the pages say of the code: names of plugins, links, and programs. A page that says otherwise is wrong.
+//! What the pages state of the code: names of plugins, links, and programs. A page that differs is wrong.
 
 #![allow(clippy::unwrap_used)] // helpers of tests are tests
 
@@ -34,7 +34,7 @@ fn row(page: &str, begins: &str) -> String {
         .to_owned()
 }
 
-/// A name as a sentence has it: `failed-step` is "failed step", `shrunk` is said of the world.
+/// A name as a sentence has it: `failed-step` is "failed step", `shrunk` qualifies the world.
 fn in_words(name: &str) -> String {
     name.replace('-', " ")
 }
@@ -118,7 +118,7 @@ fn no_page_links_to_documentation_that_is_not_published() {
     }
 }
 
-/// A `main` that returns an error prints it as Debug and ends with 1, which says that the job has failed.
+/// A `main` that returns an error prints it as Debug and ends with 1, which means that the job has failed.
 /// One without a result is a test's, which may panic.
 #[test]
 fn no_program_of_a_page_ends_with_an_error_as_debug() {

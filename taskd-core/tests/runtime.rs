@@ -47,7 +47,7 @@ async fn end(job: tokio::task::JoinHandle<JobReport>) -> JobReport {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_killed_rank_is_blamed_everybody_restarts_and_the_job_completes() {
+async fn killed_rank_is_blamed_all_restart_and_the_job_completes() {
     let launcher = FakeLauncher::new();
     let job = tokio::spawn(builder(&launcher, 4).build().unwrap().run());
     all_run(&launcher, 4, 1).await;
@@ -95,19 +95,19 @@ async fn impossible_strategies_and_coverage_are_logged_at_the_start() {
     assert_eq!(status.cannot.keys().map(Name::as_str).collect::<Vec<_>>(), cannot);
     finish_all(&launcher, 2, 1);
     assert!(end(job).await.ok);
-    let told = Messages::here(tracing::Level::TRACE);
+    let logged = Messages::here(tracing::Level::TRACE);
     assert_eq!(
-        told[0],
+        logged[0],
         "the runtime starts; allowed: retry, recover-in-place, recover, restart, exit; cannot work for this job: \
          shrink, grow (the job needs all of its 2 ranks; set policy.min_ranks to allow fewer); cannot work for this \
          job: dump, dump-exit (the job names no directory for checkpoints (policy.checkpoint_dir))"
     );
     for (strategy, why) in &status.cannot {
-        let says = |line: &&String| line.contains(strategy.as_str()) && line.contains(why.as_str());
-        assert!(told.iter().any(|line| says(&line)), "{strategy}: status and start lines agree: {told:?}");
+        let is_line = |line: &&String| line.contains(strategy.as_str()) && line.contains(why.as_str());
+        assert!(logged.iter().any(|line| is_line(&line)), "{strategy}: status and start lines agree: {logged:?}");
     }
-    let covered: Vec<&String> = told.iter().filter(|line| line.starts_with("when these are lost")).collect();
-    assert_eq!(covered.len(), 1, "once: {told:?}");
+    let covered: Vec<&String> = logged.iter().filter(|line| line.starts_with("when these are lost")).collect();
+    assert_eq!(covered.len(), 1, "once: {logged:?}");
     assert!(
         covered[0].contains("one rank: a replica's state, else the copies in memory of every 7 steps"),
         "{covered:?}"
@@ -164,10 +164,10 @@ async fn run_until_ends_the_job_in_order() {
     let launcher = FakeLauncher::new();
     let stop = async {
         sleep(Duration::from_secs(3)).await;
-        "the host program is told to stop"
+        "the host program is ordered to stop"
     };
     let report = builder(&launcher, 2).build().unwrap().run_until(stop).await;
-    assert_eq!(report.reason, "stopped: the host program is told to stop");
+    assert_eq!(report.reason, "stopped: the host program is ordered to stop");
     assert!(launcher.list().await.unwrap().procs.iter().all(|p| p.phase.is_over()));
 }
 
@@ -215,7 +215,7 @@ async fn supervisor_after_a_suspension_reports_no_incident() {
     let job = tokio::spawn(runtime.run());
     all_run(&launcher, 2, 1).await;
     sleep(Duration::from_secs(3)).await;
-    tokio::time::advance(Duration::from_secs(30)).await; // everybody stood still, we too
+    tokio::time::advance(Duration::from_secs(30)).await; // all processes stood still, this one too
     sleep(Duration::from_secs(3)).await;
     finish_all(&launcher, 2, 1);
     let report = end(job).await;
@@ -277,7 +277,7 @@ async fn broken_sources_are_noted_and_the_job_completes() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn events_tell_the_story_in_order() {
+async fn events_report_the_run_in_order() {
     let launcher = FakeLauncher::new();
     let runtime = builder(&launcher, 2).build().unwrap();
     let mut events = runtime.handle().events();
@@ -327,7 +327,7 @@ async fn a_new_supervisor_goes_on_where_the_old_one_was_killed() {
     job.abort();
     assert!(job.await.unwrap_err().is_cancelled());
 
-    launcher.kill(&ProcId::rank(1, 2)); // nobody is there to see it
+    launcher.kill(&ProcId::rank(1, 2)); // no supervisor is there to see it
     let next = launcher.attach();
     let job = tokio::spawn(builder(&next, 3).journal(dir.path()).build().unwrap().run());
     all_run(&next, 3, 3).await;
@@ -360,7 +360,7 @@ async fn a_new_supervisor_goes_on_with_what_was_handed_over() {
     assert_eq!(handle.detach(Duration::ZERO).await, Err(ControlError::Over));
     assert!((0..3).all(|rank| launcher.runs(&ProcId::rank(rank, 2))));
 
-    launcher.kill(&ProcId::rank(1, 2)); // nobody is there to see it
+    launcher.kill(&ProcId::rank(1, 2)); // no supervisor is there to see it
     let next = launcher.attach();
     let job = tokio::spawn(builder(&next, 3).journal(dir.path()).build().unwrap().run());
     all_run(&next, 3, 3).await;
@@ -410,7 +410,7 @@ async fn a_dropped_run_winds_its_job_down_and_no_other_end_does() {
         assert_eq!(*wound_down.lock().unwrap(), []);
         let (wound_down, runtime) = run();
         assert!(timeout(Duration::from_secs(1), runtime.run()).await.is_err());
-        // What is only observed is somebody else's.
+        // What is only observed belongs to another launcher.
         assert_eq!(*wound_down.lock().unwrap(), if mode == Mode::Enforce { vec![grace] } else { vec![] });
     }
     let fake = FakeLauncher::new();
@@ -480,13 +480,13 @@ async fn new_supervisor_with_other_sources_resumes_the_job() {
     let runtime = builder(&launcher, 2).source(Beats { last: 0 }).journal(dir.path()).build().unwrap();
     let job = tokio::spawn(runtime.run());
     sleep(Duration::from_secs(2)).await;
-    assert!((0..2).all(|rank| launcher.runs(&ProcId::rank(rank, 1))), "nobody is started anew");
+    assert!((0..2).all(|rank| launcher.runs(&ProcId::rank(rank, 1))), "no rank is started again");
     finish_all(&launcher, 2, 1);
     let report = end(job).await;
     assert!(report.ok && report.restarts == 0, "{}", report.reason);
 }
 
-/// A disk that took nothing any more before the supervisor was killed: what the log tells of is long past.
+/// A disk that took nothing any more before the supervisor was killed: what the log reports is long past.
 #[tokio::test]
 async fn journal_cut_before_the_last_restart_leads_to_a_new_incarnation() {
     let [dir, early] = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];
@@ -549,6 +549,7 @@ async fn superseded_supervisor_ends_and_leaves_the_ranks_running() {
     assert_eq!(report.reason, "process 7 has taken this job over");
     assert!((0..3).all(|rank| launcher.runs(&ProcId::rank(rank, 1))), "they are the other one's");
     assert_eq!(handle.detach(Duration::ZERO).await, Err(ControlError::Over));
-    let said: Vec<_> = Messages::here(tracing::Level::WARN).into_iter().filter(|line| line.contains("taken")).collect();
-    assert_eq!(said.len(), 1, "{said:?}");
+    let logged: Vec<_> =
+        Messages::here(tracing::Level::WARN).into_iter().filter(|line| line.contains("taken")).collect();
+    assert_eq!(logged.len(), 1, "{logged:?}");
 }

@@ -1,4 +1,4 @@
-//! Secrets of a job in a whole runtime: what the launcher is given, and what everybody else sees.
+//! Secrets of a job in a whole runtime: what the launcher is given, and what all others see.
 
 #![allow(clippy::unwrap_used)] // helpers of tests are tests
 
@@ -23,16 +23,16 @@ const PATIENCE: Duration = Duration::from_secs(600);
 struct Noting {
     fake: FakeLauncher,
     stuck: bool,
-    told: Arc<Mutex<Vec<StartOrder>>>,
+    started: Arc<Mutex<Vec<StartOrder>>>,
 }
 
 impl Noting {
     fn new(fake: FakeLauncher, stuck: bool) -> Noting {
-        Noting { fake, stuck, told: Arc::default() }
+        Noting { fake, stuck, started: Arc::default() }
     }
 
-    fn told(&self) -> Vec<StartOrder> {
-        self.told.lock().unwrap().clone()
+    fn started(&self) -> Vec<StartOrder> {
+        self.started.lock().unwrap().clone()
     }
 }
 
@@ -41,7 +41,7 @@ impl Launcher for Noting {
     taskd_core::delegate!(Launcher to |this| this.fake, except start);
 
     async fn start(&self, batch: &StartBatch) -> Result<(), LaunchError> {
-        self.told.lock().unwrap().extend(batch.starts.iter().cloned());
+        self.started.lock().unwrap().extend(batch.starts.iter().cloned());
         if self.stuck {
             std::future::pending::<()>().await;
         }
@@ -121,9 +121,9 @@ async fn the_launcher_alone_is_given_secrets() {
     }
     assert!(seen.contains("<redacted:HF_TOKEN>") && seen.contains("<redacted:LICENCE>"), "decisions show the orders");
     assert!(!holds(seen.as_bytes(), "hf_secret-1") && !holds(seen.as_bytes(), "licence-42"), "{seen}");
-    let told = launcher.told();
-    assert_eq!(told.len(), 4);
-    assert!(told.iter().all(|order| order.spec == as_ordered("hf_secret-1")), "{told:#?}");
+    let orders = launcher.started();
+    assert_eq!(orders.len(), 4);
+    assert!(orders.iter().all(|order| order.spec == as_ordered("hf_secret-1")), "{orders:#?}");
     no_file_of(dir.path(), &["hf_secret-1", "licence-42"]);
 }
 
@@ -131,7 +131,7 @@ async fn the_launcher_alone_is_given_secrets() {
 async fn dies_in_the_middle_of_the_start(fake: &FakeLauncher, journal: &Path) {
     let stuck = Noting::new(fake.clone(), true);
     let run = tokio::spawn(builder(job("hf_secret-1"), &stuck, journal).build().unwrap().run());
-    until("it is to start both", || stuck.told().len() == 2).await;
+    until("it is to start both", || stuck.started().len() == 2).await;
     run.abort();
     let _ = run.await; // it was aborted
 }
@@ -145,9 +145,9 @@ async fn journaled_start_order_uses_secrets_of_the_new_supervisor() {
     let run = tokio::spawn(builder(job("hf_renewed-2"), &next, dir.path()).build().unwrap().run());
     until("both run", || both_run(&fake, 1)).await;
     completed(&fake, run, 1).await;
-    let told = next.told();
-    assert_eq!(told.len(), 2, "the order in the log, once more");
-    assert!(told.iter().all(|order| order.spec == as_ordered("hf_renewed-2")), "{told:#?}");
+    let orders = next.started();
+    assert_eq!(orders.len(), 2, "the order in the log, once more");
+    assert!(orders.iter().all(|order| order.spec == as_ordered("hf_renewed-2")), "{orders:#?}");
     no_file_of(dir.path(), &["hf_secret-1", "hf_renewed-2"]);
     let plugins = || Plugins {
         detectors: vec![Box::new(ExitDetector::new())],
@@ -169,5 +169,5 @@ async fn start_order_without_secret_values_is_refused_with_their_names() {
     let refusal = "the log does not keep secrets, and this supervisor's job has no value for HF_TOKEN, LICENCE: give it the \
                    variables and arguments that the job had before";
     assert!(report.reason.contains(refusal), "{}", report.reason);
-    assert_eq!(next.told(), []);
+    assert_eq!(next.started(), []);
 }

@@ -91,7 +91,7 @@ fn bites(check: Check) {
     assert_eq!(run(seed, &whole).violation, None, "seed {seed} fails with the check as well: {}", rerun(seed));
 }
 
-/// Who blames whatever is silent, whether or not it runs, blames somebody healthy in some job.
+/// A detector that blames whatever is silent, whether or not it runs, blames a healthy rank in some job.
 #[test]
 fn a_detector_that_blames_busy_processes_is_noticed() {
     let config = SimConfig::default().with_ranks(8..=64);

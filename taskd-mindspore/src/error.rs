@@ -125,13 +125,13 @@ fn is_collective(exception: &str) -> bool {
 /// ```
 #[must_use]
 pub fn report(failure: &Failure<'_>) -> Option<ErrorReport> {
-    let says = |text: &&str| failure.stderr_tail.contains(*text);
+    let contains = |text: &&str| failure.stderr_tail.contains(*text);
     let Some(exception) = failure.exception() else {
         let line = failure.stderr_tail.lines().rfind(|line| ENDS_ITSELF.iter().any(|text| line.contains(text)))?;
-        let told = report_of(line);
-        return Some(ErrorReport::new(FAMILY, PEERS_LOST, told.text).with_follow_up(true).with_step(told.step));
+        let reported = report_of(line);
+        return Some(ErrorReport::new(FAMILY, PEERS_LOST, reported.text).with_follow_up(true).with_step(reported.step));
     };
-    let kind = if CANNOT_LISTEN.iter().all(says) { PortInUse } else { classify(&exception) };
+    let kind = if CANNOT_LISTEN.iter().all(contains) { PortInUse } else { classify(&exception) };
     Some(report_of(&exception).with_follow_up(kind == PeerLost).with_retry_free(kind == PortInUse))
 }
 

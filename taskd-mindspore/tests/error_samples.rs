@@ -1,7 +1,7 @@
 //! What real MindSpore processes have left on stderr when they failed, and what is made of it.
 //!
-//! The samples are the last 4 KiB that scheduler and workers of MindSpore 2.7.1 on the CPU wrote, with other paths; those of 2.10.0
-//! were made by `samples/capture.py`.
+//! The samples are the last 4 KiB that scheduler and workers of MindSpore 2.7.1 on the CPU wrote, with other paths;
+//! those of 2.10.0 were made by `samples/capture.py`.
 
 use std::path::Path;
 
@@ -9,7 +9,7 @@ use taskd_core::job::{ErrorReport, ProcId};
 use taskd_core::launch::python::Failure;
 use taskd_mindspore::error::{ErrorKind, classify, report};
 
-fn told(sample: &str) -> Option<ErrorReport> {
+fn report_of(sample: &str) -> Option<ErrorReport> {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/samples").join(format!("{sample}.stderr.txt"));
     let tail = std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
     report(&Failure::new(&ProcId::rank(0, 1), None, &tail))
@@ -18,7 +18,7 @@ fn told(sample: &str) -> Option<ErrorReport> {
 #[test]
 fn every_sample_is_classified() {
     let cases = [
-        // (sample, code, a consequence of somebody else's fault, a race lost at start-up)
+        // (sample, code, a consequence of another process's fault, a race lost at start-up)
         ("program-fails", "ValueError", false, false),
         ("peer-killed", "RuntimeError", true, false),
         ("peer-frozen", "RuntimeError", true, false),
@@ -34,7 +34,8 @@ fn every_sample_is_classified() {
     for (directory, more) in [("", 0), ("mindspore-2.10.0", 1)] {
         for (sample, code, follow_up, retry_free) in cases.iter().chain(of_newer.iter().take(more)) {
             let sample = Path::new(directory).join(sample);
-            let report = told(sample.to_str().unwrap()).unwrap_or_else(|| panic!("{} tells nothing", sample.display()));
+            let report =
+                report_of(sample.to_str().unwrap()).unwrap_or_else(|| panic!("{} has no report", sample.display()));
             assert_eq!(
                 (report.code.as_str(), report.follow_up, report.retry_free),
                 (*code, *follow_up, *retry_free),
@@ -48,7 +49,7 @@ fn every_sample_is_classified() {
         let samples = names.filter(|name| name.ends_with(".stderr.txt")).count();
         assert_eq!(samples, cases.len() + more, "a sample that no case reads");
     }
-    let memory = told("mindspore-2.10.0/out-of-host-memory").unwrap();
+    let memory = report_of("mindspore-2.10.0/out-of-host-memory").unwrap();
     assert_eq!(classify(&memory.text), ErrorKind::OutOfMemory, "{}", memory.text);
 }
 
@@ -78,8 +79,8 @@ fn memory_that_ran_out_is_known_also_where_a_collective_finds_it_first() {
     }
 }
 
-/// CANN's codes mean the same whatever framework they come through: those that the other crate knows are known here as what they
-/// are there.
+/// CANN's codes mean the same whatever framework they come through: those that the other crate knows are known here as
+/// what they are there.
 #[test]
 fn codes_of_cann_are_what_they_are_under_torch() {
     let errors = Path::new(env!("CARGO_MANIFEST_DIR")).join("../taskd-pytorch/src/error");

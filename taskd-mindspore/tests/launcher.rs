@@ -102,7 +102,7 @@ async fn worker_that_ends_after_losing_the_scheduler_is_a_victim() {
     };
     let scheduler = exit_of(Role::Service(SCHEDULER)).await;
     assert_eq!(scheduler.how, Termination::Signal { number: 9, core_dumped: false });
-    assert_eq!(scheduler.error, None, "who is killed says nothing");
+    assert_eq!(scheduler.error, None, "a killed process reports nothing");
     std::fs::write(dir.path().join("gone"), "").unwrap();
     let worker = exit_of(Role::Rank(taskd_core::job::Rank(1))).await;
     let error = worker.error.unwrap();

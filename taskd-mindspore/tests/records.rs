@@ -16,7 +16,7 @@ use taskd_mindspore::PYTHON_FILES;
 
 const PROGRAM: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/shim/cluster.py");
 
-/// A cluster of two workers: what each of them said, and its recorder.
+/// A cluster of two workers: what each of them printed, and its recorder.
 fn cluster(python: &Path, hooks: &str) -> Vec<(Value, Recorded)> {
     let dir = tempfile::tempdir().unwrap();
     let port = support::free_port();
@@ -30,7 +30,7 @@ fn cluster(python: &Path, hooks: &str) -> Vec<(Value, Recorded)> {
     };
     let (mut scheduler, _rank) = start(None);
     let workers = [0, 1].map(|worker| start(Some(worker)));
-    let said = workers.map(|(child, rank)| {
+    let errors = workers.map(|(child, rank)| {
         let (stdout, stderr) = waited(child);
         assert!(!stderr.contains("taskd:"), "{stderr}");
         let line = stdout.lines().find(|line| line.starts_with('{')).unwrap(); // beside what MindSpore prints
@@ -38,7 +38,7 @@ fn cluster(python: &Path, hooks: &str) -> Vec<(Value, Recorded)> {
     });
     let _ = scheduler.kill(); // it would end by itself, seconds later
     scheduler.wait().unwrap();
-    said.into()
+    errors.into()
 }
 
 #[test]
@@ -47,8 +47,8 @@ fn an_unmodified_cluster_is_recorded_and_computes_the_same() {
         return;
     };
     let expected = cluster(&python, "0");
-    for ((said, rank), (plain, untouched)) in cluster(&python, "1").into_iter().zip(expected) {
-        assert_eq!(said, plain, "the same bits");
+    for ((output, rank), (plain, untouched)) in cluster(&python, "1").into_iter().zip(expected) {
+        assert_eq!(output, plain, "the same bits");
         assert!(untouched.is_untouched(), "without hooks nothing is recorded");
         let seen = rank.seen();
         let count = |kind| seen.ranges(kind).len();
@@ -58,7 +58,7 @@ fn an_unmodified_cluster_is_recorded_and_computes_the_same() {
             "save": count(Kind::SaveCheckpoint),
             "communication": count(Kind::Communication),
         });
-        assert_eq!(recorded, said["did"]);
+        assert_eq!(recorded, output["did"]);
         let begun = seen.records.iter().filter_map(|record| match (record.event, record.detail) {
             (Event::Begin { .. }, Detail::Communication(what)) => Some((record.name.as_str(), what)),
             _ => None,
@@ -85,7 +85,7 @@ fn heartbeat_continues_while_mindspore_holds_the_gil() {
         return;
     };
     let rank = Rank::new(PYTHON_FILES);
-    // A scheduler whose workers never come. Its own Python thread says when it runs, and then does not any more.
+    // A scheduler whose workers never come. Its own Python thread reports when it runs, and then does not any more.
     let program = rank.file(
         "scheduler.py",
         "import os, threading, time, mindspore as ms

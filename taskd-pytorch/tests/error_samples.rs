@@ -1,4 +1,4 @@
-//! What torch 2.9.1 and 2.15.0 really said (`samples/capture.py` made them say so) is read and classified.
+//! Errors that torch 2.9.1 and 2.15.0 really reported (captured by `samples/capture.py`) are read and classified.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by it")]
 

@@ -1,4 +1,4 @@
-//! Process groups under the hook, in real torch processes: everything is seen, and nobody notices.
+//! Process groups under the hook, in real torch processes: everything is seen, and no program notices.
 //!
 //! The programs are those of `groups/`. Each of them runs its ranks with the hook and without, and writes what it found
 //! into a file. The hook records into a stand-in for libtaskd there.
@@ -36,10 +36,10 @@ fn findings(test: &str, program: &str) -> Option<Value> {
     command.env("GLOO_SOCKET_IFNAME", "lo");
     let out = command.output().unwrap();
     let text = fs::read(found.path()).unwrap();
-    let said = String::from_utf8_lossy(&out.stderr);
-    assert!(out.status.success() && !text.is_empty(), "{program}: {}\n{said}", out.status);
+    let stderr = String::from_utf8_lossy(&out.stderr);
+    assert!(out.status.success() && !text.is_empty(), "{program}: {}\n{stderr}", out.status);
     let found: Value = serde_json::from_slice(&text).unwrap();
-    assert!(!ends_in_null(&found), "{program}: a rank failed\n{said}");
+    assert!(!ends_in_null(&found), "{program}: a rank failed\n{stderr}");
     Some(found)
 }
 
@@ -141,10 +141,11 @@ fn ranges_end_when_works_complete_and_no_process_is_held_up() {
     assert_eq!([&received["peer"], &received["number"]], [1, 0]);
     assert_eq!(first["dropped"]["ends"], true);
     let left_alone = serde_json::json!({
-        "class": "Foreign", "sum": 2.0, "called": true, "said": "a process group of class Foreign is not recorded"
+        "class": "Foreign", "sum": 2.0, "called": true, "reported": "a process group of class Foreign is not recorded"
     });
     assert_eq!(first["foreign"], left_alone);
-    let failed = serde_json::json!({ "sum": 4.0, "recorded": 0, "said": "the hook failed: KeyError: 'of the hook'" });
+    let failed =
+        serde_json::json!({ "sum": 4.0, "recorded": 0, "reported": "the hook failed: KeyError: 'of the hook'" });
     assert_eq!(first["failing"], failed);
     for (program, codes) in each(&found["exits"]) {
         assert_eq!(codes["on"], serde_json::json!([7, 7]), "{program}: {codes}");

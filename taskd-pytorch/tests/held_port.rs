@@ -1,5 +1,5 @@
-//! The port at which the ranks of a job without a store meet: nobody else listens there from when it is chosen, and whatever a program has
-//! listen there can.
+//! The port at which the ranks of a job without a store meet: no other process listens there from when it is chosen,
+//! and whatever a program has listen there can.
 
 #![allow(clippy::unwrap_used, reason = "a test may fail where it stands")]
 
@@ -23,8 +23,8 @@ use taskd_core::testing::python::system;
 use taskd_core::{detect, recover};
 use taskd_pytorch::TorchLauncher;
 
-/// Tries to listen at the port that it reads, in every way, until it reads another line; then it prints how often it has tried and how
-/// often it has succeeded.
+/// Tries to listen at the port that it reads, in every way, until it reads another line; then it prints how often it
+/// has tried and how often it has succeeded.
 const SQUATTER: &str = "
 import os, socket, sys, threading
 os.setgroups([]), os.setgid(65534), os.setuid(65534)  # not before Python is loaded, which may lie where others must not look
@@ -148,7 +148,7 @@ async fn another_user_never_listens_at_the_port_of_a_generation() {
         world = restarted(&world);
     }
 
-    // Nobody could take a listener here: the port is bound, and the same process of another user has it in no time.
+    // No process could take a listener here: the port is bound, and the same process of another user has it in no time.
     let mut squatter = Squatter::new();
     let begun = squatter.begin(dir.path().join("torch/port"), world.generation().0);
     let bound = spec.with_env("TASKD_HOOKS", "0");
@@ -187,7 +187,8 @@ os._exit(0)";
     assert!(port.starts_with("2 "), "{port}");
 }
 
-/// Without the helper nobody could take the listener: then the port is bound, as it was, and another user may be first.
+/// Without the helper no process could take the listener: then the port is bound, as it was, and another user may be
+/// first.
 #[tokio::test]
 async fn rank_without_the_helper_listens_on_the_port_itself() {
     let Some(torch) = support::torch_python("rank_without_the_helper_listens_on_the_port_itself") else { return };
@@ -243,8 +244,8 @@ async fn all_succeed(programs: &[&str]) {
     }
 }
 
-/// A store by hand, by an address and by a name that is not the launcher's; something of Python's; a process that the rank has started; a
-/// store of a torch that takes no listener; a store that is made anew.
+/// A store by hand, by an address and by a name that is not the launcher's; something of Python's; a process that the
+/// rank has started; a store of a torch that takes no listener; a store that is made again.
 #[tokio::test]
 async fn whatever_a_program_has_listen_at_the_port_can() {
     let by_hand = |host: &str| {
@@ -292,13 +293,13 @@ class Store:
 if os.environ['RANK'] == '0':
     _taskd_framework.host_with_listener(Store, _taskd_port)
     Store('127.0.0.1', int(os.environ['MASTER_PORT']), 2, True)";
-    let anew = "
+    let again = "
 import os, torch.distributed as dist
 for _ in range(3 if os.environ['RANK'] == '0' else 0):
     dist.init_process_group('gloo', world_size=1)
     dist.barrier()
     dist.destroy_process_group()";
-    all_succeed(&[&by_hand("127.0.0.1"), &by_hand("localhost"), sockets, started, older, anew]).await;
+    all_succeed(&[&by_hand("127.0.0.1"), &by_hand("localhost"), sockets, started, older, again]).await;
 }
 
 /// The store listens where its ranks dial, and nowhere else.

@@ -1,7 +1,7 @@
 //! Recovery inside of real torch processes: ranks are killed, frozen and cut off, and end as if nothing had been.
 //!
-//! The programs are those of `recovery/`, run by forked ranks over gloo. What stands for the supervisor there is a stand-in that
-//! says so; the link, the groups, the copies and the newcomers are the real ones.
+//! The programs are those of `recovery/`, run by forked ranks over gloo. The supervisor there is a
+//! stand-in; the link, the groups, the copies and the replacements are the real ones.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by it")]
 
@@ -21,15 +21,17 @@ use std::fs;
 
 use serde_json::{Value, json};
 
-/// Groups that wait for their time-out, of those that were given up: the share of recoveries, in per cent, and the threads and
-/// descriptors of each.
+/// Groups that wait for their time-out, of those that were given up: the share of recoveries, in per cent, and the
+/// threads and descriptors of each.
 const LEFT_PERCENT_MAX: usize = 35;
 const LEFT_EACH_MAX: usize = 5;
 
-/// What the processors may take more for a step, in microseconds, on a machine that does nothing else: 300 to 400 are seen.
+/// What the processors may take more for a step, in microseconds, on a machine that does nothing else: 300 to 400 are
+/// seen.
 const COST_MICROS_MAX: f64 = 1000.0;
 
-/// What a copy reaches at least of one plain `process_vm_readv`, or of bytes alone over TCP, on a machine that does nothing else.
+/// What a copy reaches at least of one plain `process_vm_readv`, or of bytes alone over TCP, on a machine that does
+/// nothing else.
 const COPY_RATIO_MIN: f64 = 0.7;
 
 /// Times are printed by every run; what they have to be holds in the soak run, beside which nothing else runs.
@@ -81,11 +83,11 @@ macro_rules! ends_as_undisturbed {
 
 ends_as_undisturbed! {
     ranks_that_are_killed_are_replaced: "kill",
-    a_newcomer_that_starts_when_it_is_needed: "kill_unparked",
+    a_replacement_that_starts_when_it_is_needed: "kill_unparked",
     two_ranks_at_once: "kill_two",
     a_rank_that_dies_in_a_recovery: "kill_while_recovering",
     a_rank_that_stands_still_is_replaced: "stop",
-    a_step_is_done_again_though_nobody_died: "retry",
+    a_step_is_repeated_though_no_rank_died: "retry",
     a_script_without_the_with_and_without_named_state: "unguarded",
     all_reduce_by_hand_in_several_groups: "plain",
     gradients_of_several_batches_from_a_loader_that_shuffles: "accumulated",
@@ -100,9 +102,9 @@ ends_as_undisturbed! {
     ranks_whose_host_is_lost_come_on_another_with_what_only_they_had: "other_hosts",
     ranks_that_are_lost_with_one_of_those_that_have_what_only_they_had: "host_and_holder",
     two_optimizers_with_operations_between_them: "gan",
-    two_optimizers_and_nobody_died: "gan_retry",
+    two_optimizers_and_no_rank_died: "gan_retry",
     mixed_precision_with_steps_that_its_scaler_leaves_out: "scaled",
-    state_of_the_programs_own_is_copied_to_a_newcomer: "keeping",
+    state_of_the_programs_own_is_copied_to_a_replacement: "keeping",
     state_of_the_programs_own_is_put_back_when_a_step_is_done_again: "keeping_retry",
     state_of_the_programs_own_when_a_rank_dies_between_gradients_and_optimizer: "keeping_died",
     state_too_large_to_be_copied_that_changes_after_the_optimizer: "large_late",
@@ -143,11 +145,12 @@ fn a_step_in_which_torch_compiles_or_traces_computes_the_same() {
 
 #[test]
 fn a_pass_that_torch_only_traces_is_known_as_such() {
-    let Some(found) = findings("a_pass_that_torch_only_traces_is_known_as_such", "told_of_traces") else { return };
+    let Some(found) = findings("a_pass_that_torch_only_traces_is_known_as_such", "traces_seen") else { return };
     assert_eq!(found, json!([false, true, true, false]), "only by torch.fx and torch.jit");
 }
 
-/// Beside this, the stand-in compares the checksums of all ranks in all scenarios: at the same steps, and after every repair.
+/// Beside this, the stand-in compares the checksums of all ranks in all scenarios: at the same steps, and after every
+/// repair.
 #[test]
 fn checksums_are_equal_for_replicas_and_differ_for_stages() {
     let test = "checksums_are_equal_for_replicas_and_differ_for_stages";
@@ -234,23 +237,23 @@ fn an_operation_that_completes_late_has_not_failed() {
     assert_eq!(found, serde_json::json!({"waited": true, "failed": []}));
 }
 
-/// In this scenario a newcomer cannot take the lost rank's place, and says why.
+/// In this scenario a replacement cannot take the lost rank's place, and reports why.
 fn is_refused(test: &str, scenario: &str, why: &str) {
     let Some(found) = findings(test, scenario) else { return };
     assert!(found["refused"].as_str().is_some_and(|refused| refused.contains(why)), "{found:#}");
 }
 
 #[test]
-fn a_newcomer_whose_gradients_come_in_another_order_is_refused() {
-    let test = "a_newcomer_whose_gradients_come_in_another_order_is_refused";
+fn a_replacement_whose_gradients_come_in_another_order_is_refused() {
+    let test = "a_replacement_whose_gradients_come_in_another_order_is_refused";
     let why = "the buckets of DDP module 0 are others than those of the other ranks; restart all ranks";
     is_refused(test, "other_buckets", why);
 }
 
 #[test]
-fn a_newcomer_to_the_second_step_of_a_static_graph_is_refused() {
-    let test = "a_newcomer_to_the_second_step_of_a_static_graph_is_refused";
-    is_refused(test, "second_step", "a static graph of DDP is in its second step, which a newcomer cannot come into");
+fn a_replacement_to_the_second_step_of_a_static_graph_is_refused() {
+    let test = "a_replacement_to_the_second_step_of_a_static_graph_is_refused";
+    is_refused(test, "second_step", "a static graph of DDP is in its second step, which a replacement cannot enter");
 }
 
 /// The group's backend is a stand-in for one that cannot be left.
@@ -262,7 +265,7 @@ fn abort_of_a_group_with_another_backend_is_refused_at_once() {
         "refuses abort: a group with the backend fake cannot be given up inside of the process; restart all ranks";
     assert!(found["refused"].as_str().is_some_and(|refused| refused.contains(why)), "{found:#}");
     assert!(found["seconds"].as_f64().is_some_and(|seconds| seconds < 5.0), "{found:#}");
-    assert_eq!(found["newcomer"], "parked", "it can make such a group as well: {found:#}");
+    assert_eq!(found["replacement"], "parked", "it can make such a group as well: {found:#}");
 }
 
 #[test]
@@ -287,7 +290,7 @@ fn step_that_may_have_changed_an_uncopied_state_is_not_repeated() {
     let test = "step_that_may_have_changed_an_uncopied_state_is_not_repeated";
     let why = "own was changed ahead of optimizer.step() and is too large to be copied at every step";
     is_refused(test, "large_early", why);
-    is_refused(test, "large_copies", "nobody can tell whether the step has changed own");
+    is_refused(test, "large_copies", "it cannot be determined whether the step has changed own");
 }
 
 #[test]
@@ -337,7 +340,7 @@ fn gradients_carried_between_steps_are_reported_before_a_failure() {
 fn state_that_is_made_in_the_loop_is_reported_before_anything_has_failed() {
     let test = "state_that_is_made_in_the_loop_is_reported_before_anything_has_failed";
     let Some(found) = findings(test, "made_late") else { return };
-    assert_eq!(found["said"], json!([["scheduler#2"], ["scheduler#2"]]), "{found:#}");
+    assert_eq!(found["reported"], json!([["scheduler#2"], ["scheduler#2"]]), "{found:#}");
     let why = "this rank has no scheduler#2, which rank 0 has; is it the same program?";
     assert!(found["refused"].as_str().is_some_and(|refused| refused.contains(why)), "{found:#}");
 }
@@ -364,14 +367,14 @@ fn a_step_whose_batches_are_not_there_any_more_is_not_done_again() {
 #[test]
 fn registered_object_without_state_is_reported() {
     let Some(found) = findings("registered_object_without_state_is_reported", "no_state") else { return };
-    let said = "taskd: losses is no state that can be recovered: a list without state_dict and load_state_dict";
-    assert!(found["said"].as_str().is_some_and(|text| text.contains(said)), "{found:#}");
+    let logged = "taskd: losses is no state that can be recovered: a list without state_dict and load_state_dict";
+    assert!(found["logged"].as_str().is_some_and(|text| text.contains(logged)), "{found:#}");
     assert_eq!(found["known"], serde_json::json!(["tensor"]));
 }
 
 #[test]
-fn newcomers_whose_state_has_another_layout_are_refused_and_touch_nothing() {
-    let test = "newcomers_whose_state_has_another_layout_are_refused_and_touch_nothing";
+fn replacements_with_another_layout_are_refused_and_change_nothing() {
+    let test = "replacements_with_another_layout_are_refused_and_change_nothing";
     let Some(found) = ends_as_undisturbed(test, "other_state") else { return };
     let why = [
         "average/weight is (8, 16) torch.float32 on rank 0 and (9, 16) torch.float32 here",
@@ -385,8 +388,8 @@ fn newcomers_whose_state_has_another_layout_are_refused_and_touch_nothing() {
 }
 
 #[test]
-fn a_newcomer_copies_a_part_of_the_state_from_each_of_three_peers() {
-    let test = "a_newcomer_copies_a_part_of_the_state_from_each_of_three_peers";
+fn a_replacement_copies_a_part_of_the_state_from_each_of_three_peers() {
+    let test = "a_replacement_copies_a_part_of_the_state_from_each_of_three_peers";
     let Some(found) = ends_as_undisturbed(test, "of_three") else { return };
     for way in list(&found["given"]) {
         for given in list(way) {
@@ -417,7 +420,7 @@ fn copy_is_refused_if_one_of_three_peers_has_other_state() {
 #[test]
 fn framework_callbacks_report_the_save_and_the_exit() {
     let test = "framework_callbacks_report_the_save_and_the_exit";
-    let Some(found) = findings(test, "told_to_exit") else { return };
+    let Some(found) = findings(test, "ordered_to_exit") else { return };
     let expected = serde_json::json!([["save", found["where"], found["step"]], ["exit", 7]]);
     assert_eq!(found["called"], serde_json::json!([expected, expected, expected, expected]), "{found:#}");
     assert_eq!(found["exits"], serde_json::json!([7, 7, 7, 7]));
@@ -445,7 +448,8 @@ fn ranks_report_unsupported_recoveries_before_a_failure() {
 
 #[test]
 fn sigterm_handler_affects_only_a_loop_with_an_exit_callback() {
-    let Some(found) = findings("sigterm_handler_affects_only_a_loop_with_an_exit_callback", "whose_signal") else {
+    let Some(found) = findings("sigterm_handler_affects_only_a_loop_with_an_exit_callback", "owner_of_the_signal")
+    else {
         return;
     };
     assert_eq!(found, serde_json::json!({"without": true, "own": true, "helper": 15, "after": 15, "late": 15}));
@@ -455,15 +459,15 @@ fn sigterm_handler_affects_only_a_loop_with_an_exit_callback() {
 fn state_too_large_to_undo_is_reported_once() {
     let test = "state_too_large_to_undo_is_reported_once";
     let Some(found) = findings(test, "state_too_large_to_undo") else { return };
-    let [said] = &list(&found["said"])[..] else { panic!("{found:#}") };
-    assert!(said.as_str().unwrap().contains("(9 MiB) is larger than what is copied"), "{found:#}");
+    let [logged] = &list(&found["logged"])[..] else { panic!("{found:#}") };
+    assert!(logged.as_str().unwrap().contains("(9 MiB) is larger than what is copied"), "{found:#}");
     assert!(found["undo"].is_null());
 }
 
 #[test]
-fn a_newcomer_in_another_step_loop_is_refused() {
+fn a_replacement_in_another_step_loop_is_refused() {
     let why = "this rank is in step loop 1 of its program, and rank 0 in loop 2; restart all ranks";
-    is_refused("a_newcomer_in_another_step_loop_is_refused", "other_loop", why);
+    is_refused("a_replacement_in_another_step_loop_is_refused", "other_loop", why);
 }
 
 #[test]
@@ -479,11 +483,11 @@ fn world_that_shrinks_and_grows_redistributes_its_data() {
     let test = "world_that_shrinks_and_grows_redistributes_its_data";
     for scenario in ["smaller", "fsdp_smaller"] {
         let Some(found) = findings(test, scenario) else { return };
-        is_shared_out_anew(&found);
+        is_shared_out_again(&found);
     }
 }
 
-fn is_shared_out_anew(found: &Value) {
+fn is_shared_out_again(found: &Value) {
     for (rank, places) in list(&found["places"]).iter().enumerate() {
         let is_new = rank == 1;
         let there = serde_json::json!([[rank, 4]]);
@@ -494,7 +498,7 @@ fn is_shared_out_anew(found: &Value) {
     }
     let weights = list(&found["weights"]);
     assert!(weights.iter().all(|weight| *weight == weights[0]), "{found:#}");
-    // What rank 1 had before it died it does not tell, nor what it was handed out with the step that it died in.
+    // What rank 1 had before it died it does not report, nor what it was handed out with the step that it died in.
     let before_it_died = 2 * (found["shrunk"].as_u64().unwrap() + 1);
     let epochs = list(&found["epochs"]);
     let (twice, never) = (epochs[0]["twice"].as_u64().unwrap(), epochs[0]["never"].as_u64().unwrap());
@@ -513,20 +517,20 @@ fn is_shared_out_anew(found: &Value) {
         ["repair", grown],
         ["rollback", grown],
     ]);
-    // Who has not committed the last step when it stops copies it from one that has.
+    // A rank that has not committed the last step when it stops copies it from one that has.
     let stopped =
         list(&found["called"][2]).iter().filter(|call| call[0] == "stop").map(|call| call[1].as_u64().unwrap());
     let behind = stopped.zip([shrunk, grown]).map(|(at, step)| step.as_u64().unwrap().checked_sub(at));
     assert!(behind.into_iter().all(|behind| behind.is_some_and(|behind| behind <= 1)), "{found:#}");
-    let told = list(&found["called"][2]).iter().map(|call| match call[0].as_str() {
+    let calls = list(&found["called"][2]).iter().map(|call| match call[0].as_str() {
         Some("stop") => serde_json::json!(["stop"]),
         Some("repair") => serde_json::json!(["repair", call[1]]),
         _ => call.clone(),
     });
-    assert_eq!(told.collect::<Vec<_>>(), *list(&survivor), "{found:#}");
+    assert_eq!(calls.collect::<Vec<_>>(), *list(&survivor), "{found:#}");
 }
 
-/// A step is given up once for what befell it, and once more for what befell the next.
+/// A step is given up once for its own failure, and once more for that of the next.
 #[test]
 fn recoveries_equal_the_injected_faults() {
     let test = "recoveries_equal_the_injected_faults";
@@ -559,7 +563,7 @@ fn sharded_optimizer_step_is_repeated_and_a_lost_shard_reported() {
     let test = "sharded_optimizer_step_is_repeated_and_a_lost_shard_reported";
     let Some(_) = ends_as_undisturbed(test, "zero") else { return };
     let Some(lost) = findings(test, "lost_shard") else { return };
-    assert!(lost["said"].as_str().is_some_and(|said| said.contains("optimizer is sharded")), "{lost}");
+    assert!(lost["error"].as_str().is_some_and(|error| error.contains("optimizer is sharded")), "{lost}");
 }
 
 #[test]
@@ -629,14 +633,14 @@ fn dying_checkpoint_of_accelerate_loads_without_accelerate() {
     let Some(found) = findings(test, "dump_accelerated") else { return };
     assert!(is_exact(&found), "{found:#}");
     assert_eq!(start(&found), found["step"].as_u64(), "all of it fits: {found:#}");
-    assert_eq!(found["other"], json!({"step": found["step"], "said": "", "changed": true}));
+    assert_eq!(found["other"], json!({"step": found["step"], "logged": "", "changed": true}));
 }
 
-/// By case, as `recovery/beforehand.py` has them: the step with which all go on.
+/// By case, as `recovery/early_replay.py` has them: the step with which all go on.
 #[test]
-fn newcomer_repeats_the_open_step_early_and_undoes_it_if_unneeded() {
-    let test = "newcomer_repeats_the_open_step_early_and_undoes_it_if_unneeded";
-    let Some(found) = findings(test, "beforehand") else { return };
+fn replacement_replays_the_open_step_early_and_undoes_it_if_unneeded() {
+    let test = "replacement_replays_the_open_step_early_and_undoes_it_if_unneeded";
+    let Some(found) = findings(test, "early_replay") else { return };
     for (case, step) in [("parked", 16), ("started", 16), ("on another host", 16), ("not completed", 15), ("fails", 16)]
     {
         let case = &found[case];
@@ -669,9 +673,9 @@ fn rank_lost_after_its_step_restarts_with_its_random_numbers() {
 fn ranks_that_all_live_save_and_go_on_and_others_begin_there() {
     let test = "ranks_that_all_live_save_and_go_on_and_others_begin_there";
     let Some(found) = findings(test, "dump_asked") else { return };
-    for (whom, from) in [("on", Some(0)), ("from", found["step"].as_u64()), ("alone", found["step"].as_u64())] {
-        assert!(is_exact(&found[whom]), "{whom}: {found:#}");
-        assert_eq!(start(&found[whom]), from, "{whom}");
+    for (way, from) in [("on", Some(0)), ("from", found["step"].as_u64()), ("alone", found["step"].as_u64())] {
+        assert!(is_exact(&found[way]), "{way}: {found:#}");
+        assert_eq!(start(&found[way]), from, "{way}");
     }
 }
 
@@ -679,11 +683,11 @@ fn ranks_that_all_live_save_and_go_on_and_others_begin_there() {
 fn a_full_disk_and_a_second_death_leave_no_half_checkpoint() {
     let test = "a_full_disk_and_a_second_death_leave_no_half_checkpoint";
     let Some(found) = findings(test, "dump_faults") else { return };
-    let said = |what: &str| found[what].as_str().unwrap_or_default().to_owned();
-    assert!(said("full").contains("cannot be written: [Errno 27] File too large"), "{found:#}");
+    let error = |what: &str| found[what].as_str().unwrap_or_default().to_owned();
+    assert!(error("full").contains("cannot be written: [Errno 27] File too large"), "{found:#}");
     assert_eq!(list(&found["temporary"]).len(), 0, "{found:#}");
-    assert!(said("unsealed").contains("of rank 2: No such file"), "{found:#}");
-    assert_eq!(found["half"], serde_json::json!({"step": null, "said": "", "changed": false}));
+    assert!(error("unsealed").contains("of rank 2: No such file"), "{found:#}");
+    assert_eq!(found["half"], serde_json::json!({"step": null, "logged": "", "changed": false}));
     assert_eq!(found["swept"], true, "what was left of the others is gone");
     assert!(is_exact(&found) && start(&found) == found["step"].as_u64(), "{found:#}");
 }
@@ -692,11 +696,11 @@ fn a_full_disk_and_a_second_death_leave_no_half_checkpoint() {
 fn damaged_checkpoint_is_refused_and_the_previous_one_is_loaded() {
     let test = "damaged_checkpoint_is_refused_and_the_previous_one_is_loaded";
     let Some(found) = findings(test, "dump_damaged") else { return };
-    let is = |what: &str, step: &Value, said: &str| {
+    let is = |what: &str, step: &Value, logged: &str| {
         let one = &found[what];
         assert_eq!((&one["step"], &one["changed"]), (step, &Value::Bool(!step.is_null())), "{what}: {one:#}");
-        let text = one["said"].as_str().unwrap();
-        assert!(text.contains(said) && text.is_empty() == said.is_empty(), "{what}: {text}");
+        let text = one["logged"].as_str().unwrap();
+        assert!(text.contains(logged) && text.is_empty() == logged.is_empty(), "{what}: {text}");
     };
     let (older, newer) = (&found["older"], &found["newer"]);
     is("whole", newer, "");
@@ -736,8 +740,8 @@ fn the_client_of_a_store_speaks_as_torchs_own() {
     assert_eq!(found["several"], serde_json::json!(["of ours", "-2"]));
     assert_eq!(found["checked"], serde_json::json!([true, false]));
     assert_eq!(found["deleted"], serde_json::json!([true, false]));
-    assert!(found["waited"].as_str().unwrap().contains("nobody has set"), "{found:#}");
-    assert!(found["nobody"].as_str().unwrap().contains("cannot be reached"), "{found:#}");
+    assert!(found["waited"].as_str().unwrap().contains("no rank has set"), "{found:#}");
+    assert!(found["unreachable"].as_str().unwrap().contains("cannot be reached"), "{found:#}");
     for what in ["set", "append"] {
         assert!(
             found[what].as_str().is_some_and(|why| why.contains("it does not take 9437184 bytes of long")),

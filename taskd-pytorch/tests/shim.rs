@@ -1,5 +1,5 @@
-//! The hooks and marks of the Python package, in real programs with the real recorder: what is recorded, and that nothing
-//! else changes.
+//! The hooks and marks of the Python package, in real programs with the real recorder: what is recorded, and that
+//! nothing else changes.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by it")]
 
@@ -19,8 +19,8 @@ fn program(name: &str) -> String {
     format!("{}/tests/shim/{name}", env!("CARGO_MANIFEST_DIR"))
 }
 
-/// The Pythons with torch that a test runs on: the usual one, and in a soak (`TASKD_SOAK=1`) those of `TASKD_TORCH_PYTHONS`, whose
-/// paths are separated by colons.
+/// The Pythons with torch that a test runs on: the usual one, and in a soak (`TASKD_SOAK=1`) those of
+/// `TASKD_TORCH_PYTHONS`, whose paths are separated by colons.
 fn torches(test: &str) -> Vec<PathBuf> {
     let others = std::env::var("TASKD_TORCH_PYTHONS").ok().filter(|_| is_soak()).unwrap_or_default();
     let others = others.split(':').filter(|path| !path.is_empty()).map(PathBuf::from);
@@ -48,16 +48,16 @@ fn early_rank_dials_the_store_only_once_it_listens() {
             let child = recorded.command(torch, &program("late_store.py"), &[rank, &port, &mark]).spawn().unwrap();
             (recorded, child)
         });
-        let said = ranks.map(|(_recorded, child)| waited(child).0);
-        assert_eq!(said.each_ref().map(|out| out.lines().next()), [Some("refused"), Some("listens")]);
+        let parsed = ranks.map(|(_recorded, child)| waited(child).0);
+        assert_eq!(parsed.each_ref().map(|out| out.lines().next()), [Some("refused"), Some("listens")]);
     }
 }
 
 #[test]
 fn an_unmodified_program_is_recorded_and_computes_the_same() {
     for torch in &torches("an_unmodified_program_is_recorded_and_computes_the_same") {
-        let said = |out: &str| serde_json::from_str::<Value>(out.trim()).unwrap();
-        let expected = said(&plain(torch, "train.py", &["none"]).0);
+        let parsed = |out: &str| serde_json::from_str::<Value>(out.trim()).unwrap();
+        let expected = parsed(&plain(torch, "train.py", &["none"]).0);
         let start = |workers| {
             let rank = Recorded::new(PYTHON_FILES);
             let child = rank.command(torch, &program("train.py"), &[workers]).spawn().unwrap();
@@ -65,7 +65,7 @@ fn an_unmodified_program_is_recorded_and_computes_the_same() {
         };
         for (workers, rank, child) in ["none", "fork", "forkserver", "spawn"].map(start) {
             let (stdout, stderr) = waited(child);
-            assert_eq!(said(&stdout), expected, "{workers}: the same bits");
+            assert_eq!(parsed(&stdout), expected, "{workers}: the same bits");
             assert!(!stderr.contains("taskd:"), "{workers}: {stderr}");
             let seen = rank.seen();
             let count = |kind| seen.ranges(kind).len();
@@ -152,7 +152,8 @@ fn compiled_graphs_are_unchanged_and_hidden_passes_are_reported() {
             seen.ranges(Kind::Forward)[seen.ranges(Kind::Forward).len() - 4..],
             ["Net", "Net", "OptimizedModule", "OptimizedModule"]
         );
-        // torch 2.1 calls what it has compiled of a function as a module: then it is recorded, in each of the ten steps.
+        // torch 2.1 calls what it has compiled of a function as a module: then it is recorded, in each of the ten
+        // steps.
         let is_reported = seen.names.iter().any(|name| name.contains("inside of a compiled function"));
         let passes = seen.ranges(Kind::Forward);
         let is_recorded = passes.iter().rev().take(10).filter(|name| **name == "OptimizedModule").count() == 8;
@@ -176,15 +177,15 @@ fn operations_of_process_groups_are_recorded() {
     for (child, rank) in [0, 1].map(start) {
         let (stdout, stderr) = waited(child);
         assert!(!stderr.contains("taskd:"), "{stderr}");
-        let said = stdout.lines().find(|line| line.starts_with('{')).unwrap(); // beside what gloo prints
-        let said: Value = serde_json::from_str(said).unwrap();
+        let parsed = stdout.lines().find(|line| line.starts_with('{')).unwrap(); // beside what gloo prints
+        let parsed: Value = serde_json::from_str(parsed).unwrap();
         let seen = rank.seen();
         let begun = seen.records.iter().filter_map(|record| match (record.event, record.detail) {
             (Event::Begin { .. }, Detail::Communication(what)) => Some(what),
             _ => None,
         });
         let begun: Vec<Communication> = begun.collect();
-        assert_eq!(begun.len(), said["seen"], "as many as the profiler saw");
+        assert_eq!(begun.len(), parsed["seen"], "as many as the profiler saw");
         assert_eq!(seen.ranges(Kind::Communication).len(), begun.len(), "all of them have ended");
         assert!(begun.iter().map(|what| what.sequence).eq((0..).map(Some).take(begun.len())), "{begun:#?}");
         let last = begun.last().unwrap();
@@ -267,7 +268,7 @@ fn a_hook_that_fails_is_turned_off_and_the_program_goes_on() {
     }
 }
 
-/// Printed, and not judged: how fast a machine is says nothing of the hooks.
+/// Printed, and not judged: the speed of a machine shows nothing of the hooks.
 #[test]
 fn cost_of_marks_and_hooks_is_printed() {
     if !is_soak() {

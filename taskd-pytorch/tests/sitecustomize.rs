@@ -122,8 +122,8 @@ raise ValueError('after two more')";
 
 /// Python gives the address, and so the `id`, of an object that is gone to a later one.
 #[test]
-fn an_optimizer_in_the_place_of_another_is_a_newcomer() {
-    let Some(python) = support::torch_python("an_optimizer_in_the_place_of_another_is_a_newcomer") else { return };
+fn an_optimizer_in_the_place_of_another_is_a_new_one() {
+    let Some(python) = support::torch_python("an_optimizer_in_the_place_of_another_is_a_new_one") else { return };
     let rank = Rank::new(PYTHON_FILES);
     let program = "
 import gc, torch
@@ -160,8 +160,8 @@ fn the_hooks_of_recovery_are_whole_when_torch_is_imported_as_programs_do() {
         let mut command = rank.command(&[python.to_str().unwrap(), "-W", "ignore", "-c", &program]);
         command.env("TASKD_CONTROL", "/nonexistent").env("RANK", "0").env("WORLD_SIZE", "1");
         let out = command.output().unwrap();
-        let said = text(&out.stderr);
-        assert!(!said.contains("cannot be recovered in place"), "import {first}: {said}");
-        assert_eq!(text(&out.stdout).trim(), "True True", "import {first}: {said}");
+        let stderr = text(&out.stderr);
+        assert!(!stderr.contains("cannot be recovered in place"), "import {first}: {stderr}");
+        assert_eq!(text(&out.stdout).trim(), "True True", "import {first}: {stderr}");
     }
 }

@@ -22,7 +22,7 @@ impl Drop for Running {
 
 fn main() {
     store::init();
-    // Whoever lists tests wants names; there is one.
+    // A listing of tests needs names; there is one.
     if std::env::args().any(|argument| argument == "--list") {
         return println!("a_program_can_be_its_own_store: test");
     }
@@ -50,7 +50,7 @@ async fn a_program_can_be_its_own_store() {
     control.serve(Generation(1), listener).await.unwrap();
     TcpStream::connect(address).unwrap();
 
-    // One thread, and memory for little more than what it is told.
+    // One thread, and memory for little more than its input.
     let status = std::fs::read_to_string(format!("/proc/{}/status", running.0.id())).unwrap();
     let field = |name: &str| status.lines().find_map(|line| line.strip_prefix(name)).unwrap().trim().to_owned();
     assert_eq!((field("Threads:"), field("Name:")), ("1".to_owned(), "taskd-store".to_owned()));

@@ -90,7 +90,7 @@ async fn a_rank_sees_torchruns_environment() {
     for (name, value) in expected {
         assert_eq!(env.get(name).map(String::as_str), Some(value), "{name}");
     }
-    assert_eq!(env["TASKD_DISABLED_DIRECTIVES"], "join", "nobody serves the place where they would meet");
+    assert_eq!(env["TASKD_DISABLED_DIRECTIVES"], "join", "no process serves the place where they would meet");
     let own = |name: &&String| !name.starts_with("TASKD_") && *name != "LC_CTYPE"; // Python sets the latter itself
     assert_eq!(env.keys().filter(own).count(), expected.len(), "nothing else: {:?}", env.keys());
 }
@@ -128,7 +128,7 @@ async fn failed_rank_exit_contains_the_error() {
             _ => None,
         })
         .collect();
-    assert_eq!(listed, exits, "a listing tells the same");
+    assert_eq!(listed, exits, "a listing has the same");
 }
 
 #[tokio::test(flavor = "current_thread", start_paused = true)]
@@ -140,8 +140,9 @@ async fn rank_is_reported_dead_before_its_exit_only_if_killed() {
     let (killed, failed) = (ProcId::rank(0, 1), ProcId::rank(1, 1));
     fake.kill(&killed);
     fake.finish(&failed, 1);
-    let (told, _) = exits(&launcher, &[killed.clone(), failed.clone()]).await;
-    let dead: Vec<&ProcId> = told.iter().filter(|told| matches!(told.1, Phase::Dead(_))).map(|told| &told.0).collect();
+    let (outcome, _) = exits(&launcher, &[killed.clone(), failed.clone()]).await;
+    let dead: Vec<&ProcId> =
+        outcome.iter().filter(|outcome| matches!(outcome.1, Phase::Dead(_))).map(|outcome| &outcome.0).collect();
     assert_eq!(dead, [&killed]);
 }
 
@@ -224,13 +225,13 @@ async fn generation_has_one_port_and_the_next_gets_another() {
     let next_owner = TorchLauncher::new(fake.attach(), dir);
     assert_eq!(port_of(&next_owner, dir, &second).await, other, "repeated by a new owner, while ranks run");
 
-    // Nothing runs: what stands in the file is an earlier job's. It is taken, so that choosing anew is seen.
+    // Nothing runs: what stands in the file is an earlier job's. It is taken, so that choosing again is seen.
     let _taken = std::net::TcpListener::bind(("0.0.0.0", other));
     let another_job = TorchLauncher::new(FakeLauncher::new(), dir);
     assert_ne!(port_of(&another_job, dir, &second).await, other);
 }
 
-/// The guard holds the store's socket: whoever calls there finds somebody, and waits.
+/// The guard holds the store's socket: a process that connects there finds a listener, and waits.
 #[tokio::test]
 async fn join_at_a_store_that_dies_reports_that_the_store_has_ended() {
     let dir = tempfile::tempdir().unwrap();
@@ -244,11 +245,11 @@ async fn join_at_a_store_that_dies_reports_that_the_store_has_ended() {
     launcher.inner().start(&starts).await.unwrap();
     let join = Directive::Join { rank: Rank(0), size: 1, members: Vec::new(), prefix: String::new(), store: None };
     let directives = vec![(ProcId::rank(0, 1), join)];
-    let told = launcher
+    let outcome = launcher
         .send_directives(CommandId(1), &DirectiveBatch::new(Arc::clone(&starts.world), directives))
         .await
         .unwrap_err();
-    assert_eq!(told, LaunchError::Unreachable("service store has no rendezvous: it has ended".into()));
+    assert_eq!(outcome, LaunchError::Unreachable("service store has no rendezvous: it has ended".into()));
 }
 
 #[tokio::test]

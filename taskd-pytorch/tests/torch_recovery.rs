@@ -20,7 +20,7 @@ for step in range(10):
     if (os.environ['TORCHELASTIC_RESTART_COUNT'], os.environ['RANK'], step) == ('0', '1', 5):
         os.kill(os.getpid(), 9)
 dist.barrier()
-os._exit(0)  # rank 0 hosts the store, and nothing is to be told of its end
+os._exit(0)  # rank 0 hosts the store, and its end is not to be reported
 ";
 
 #[tokio::test]
@@ -67,7 +67,7 @@ while True:
 dist.init_process_group('gloo')";
     let world = world(2);
     let programs = [hosts, squats];
-    // Without the helper: with it nobody could listen there first.
+    // Without the helper: with it no process could listen there first.
     let spec = |rank: u32| WorkerSpec::new([torch, "-c", programs[rank as usize]]).with_env("TASKD_HOOKS", "0");
     launcher.start(&batch(&world, |Rank(rank)| spec(rank))).await.unwrap();
     let (host, squatter) = (ProcId::rank(0, 1), ProcId::rank(1, 1));

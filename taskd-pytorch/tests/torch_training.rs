@@ -1,6 +1,7 @@
-//! Real torch trainings under the real runtime, which end with the bits of one that nothing befell. A rank is replaced, in the first
-//! steps as well; or all start again from a checkpoint that is no older than it has to be: when a rank is killed and nobody may take its
-//! place, the others save; when all are killed, what they had in memory is still there; when the supervisor is told to leave, all save.
+//! Real torch trainings under the real runtime, which end with the bits of an undisturbed one. A rank is replaced,
+//! in the first steps as well; or all start again from a checkpoint that is no older than it has to be: when a rank is
+//! killed and no process may take its place, the others save; when all are killed, what they had in memory is still
+//! there; when the supervisor is ordered to leave, all save.
 
 #![allow(clippy::unwrap_used, reason = "a test may fail where it stands")]
 
@@ -35,7 +36,7 @@ rank = dist.get_rank()
 torch.manual_seed(7)
 random.seed(rank)
 net = torch.nn.Sequential(torch.nn.Linear(8, 32), torch.nn.BatchNorm1d(32), torch.nn.Dropout(0.2), torch.nn.Linear(32, 4))
-# Where all start again DDP's buckets must not be made anew in the second step: it would be another one.
+# Where all start again DDP's buckets must not be made again in the second step: it would be another one.
 kept = {'broadcast_buffers': False} if os.environ['OWN_BUFFERS'] else {}  # what BatchNorm has seen is each rank's own then
 model = DistributedDataParallel(net, bucket_cap_mb=0.001, find_unused_parameters=os.environ['BUCKETS'] != 'anew', **kept)
 if os.environ['ZERO']:
@@ -62,7 +63,7 @@ def die(step):
     fated = [name for name in os.environ['DIE'].split() if name.endswith(':%d' % step.number)]
     name = '%d:%d' % (rank, step.number)
     if name in fated and not step.warming and not os.path.exists(mark(name)):
-        open(mark(name), 'w').close()  # who comes in its place lives
+        open(mark(name), 'w').close()  # its replacement lives
         if memory is not None and memory.copying.locked():
             open(mark(name + ':copying'), 'w').close()
         while not all(os.path.exists(mark(name)) for name in fated):
@@ -107,7 +108,8 @@ for one in list(net.state_dict().values()) + [v for s in getattr(optimizer, 'opt
 open(os.environ['RESULT'] + '.' + str(rank), 'w').write('%d %s' % (start, digest.hexdigest()))
 ";
 
-/// A pipeline by hand, whose stages have one shape and begin with the same parameters. Ranks are killed as in the other program.
+/// A pipeline by hand, whose stages have one shape and begin with the same parameters. Ranks are killed as in the other
+/// program.
 const STAGES: &str = "
 import hashlib, os, torch, torch.distributed as dist, taskd
 dist.init_process_group('gloo')
@@ -150,7 +152,8 @@ open(os.environ['RESULT'] + '.' + str(rank), 'w').write('0 %s' % digest.hexdiges
 /// Replicas that part in the middle of their loop.
 const AVERAGED: &str = include_str!("recovery/averaged.py");
 
-/// The report, and with what each rank has begun and ended. `DIE=RANK:STEP` kills that rank in that step; those of one step die at once.
+/// The report, and with what each rank has begun and ended. `DIE=RANK:STEP` kills that rank in that step; those of one
+/// step die at once.
 async fn train(
     python: &Path,
     dir: &Path,
@@ -160,8 +163,8 @@ async fn train(
     let runtime = runtime(python, dir, env, change).await;
     let mut events = runtime.handle().events();
     let report = tokio::time::timeout(PATIENCE, runtime.run()).await.expect("it ends");
-    while let Ok(told) = events.try_recv() {
-        match &told.event {
+    while let Ok(event) = events.try_recv() {
+        match &event.event {
             Event::Failed { strategy, reason, .. } => {
                 println!("{strategy} failed: {reason}");
                 fs::write(dir.join("failed"), reason).unwrap();
@@ -178,7 +181,7 @@ async fn train(
     (report, results)
 }
 
-/// How many a job has: those that `RANKS` says.
+/// The number of ranks of a job, from `RANKS`.
 fn ranks(env: &[(&str, &str)]) -> u32 {
     env.iter().find(|(name, _)| *name == "RANKS").map_or(RANKS, |(_, ranks)| ranks.parse().unwrap())
 }
@@ -235,7 +238,7 @@ async fn runtime(python: &Path, dir: &Path, env: &[(&str, &str)], change: impl F
         .unwrap()
 }
 
-/// Every ten steps all ranks keep copies in memory, and nobody takes a dead one's place while not all are dead yet.
+/// Every ten steps all ranks keep copies in memory, and no process takes a dead one's place while not all are dead yet.
 fn copies(spec: &mut JobSpec) {
     spec.policy.in_memory_checkpoints = NonZeroU64::new(10).map(InMemoryCheckpoints::every);
     forbid(&mut spec.policy, &["recover-in-place", "recover", "shrink"]);
@@ -287,7 +290,7 @@ async fn reach(handle: &RuntimeHandle, steps: u64) {
     tokio::time::timeout(PATIENCE, reached).await.expect("it trains");
 }
 
-/// What shows in the bits, of all that a job can be told.
+/// What shows in the bits, of all settings of a job.
 const SHOWS: [&str; 4] = ["BUCKETS", "ZERO", "OWN_BUFFERS", "STAGES"];
 
 /// With what the ranks of a job end that nothing befalls: as usual, and with each of these.
@@ -346,7 +349,8 @@ async fn pipeline_stage_does_not_get_the_state_of_a_similar_stage() {
     }
 }
 
-/// How the program parts its replicas, `RANK:STEP` of the kill, the strategy that recovers from it, and why the rank is not replaced in place. The first four have one row for each reason.
+/// How the program parts its replicas, `RANK:STEP` of the kill, the strategy that recovers from it, and why the rank is
+/// not replaced in place. The first four have one row for each reason.
 const PARTED: [(&str, &str, &str, &str, &str); 10] = [
     ("ddp", "3", "1:12", "recover-in-place", ""),
     ("ddp", "3", "2:24", "restart", "were equal at step 24, but have differed after an earlier step"),
@@ -390,8 +394,8 @@ async fn replicas_that_part_in_their_loop_are_none_from_there_on() {
         assert_eq!(strategies(&report), [Some(Name::new(by))], "{how} {die}: {report:#?}");
         assert_eq!(found, undisturbed[how], "{how} {die}");
         let refused = fs::read_to_string(dir.path().join("refused")).unwrap_or_default();
-        let said = refused.lines().find(|line| line.starts_with("recover-in-place: ")).unwrap_or_default();
-        assert!(said.contains(why), "{how} {die}: {refused}");
+        let shown = refused.lines().find(|line| line.starts_with("recover-in-place: ")).unwrap_or_default();
+        assert!(shown.contains(why), "{how} {die}: {refused}");
     }
 }
 
@@ -414,7 +418,7 @@ async fn a_job_that_lost_a_rank_ends_with_the_bits_of_one_that_lost_none() {
     let Some(python) = support::torch_python(test) else { return };
     let dir = tempfile::tempdir().unwrap();
     let saves = |spec: &mut JobSpec| {
-        (spec.rendezvous_service, spec.services) = (None, BTreeMap::new()); // so that its ranks cannot meet anew, and nobody tries
+        (spec.rendezvous_service, spec.services) = (None, BTreeMap::new()); // so that no strategy tries
         spec.policy.checkpoint_dir = Some(dir.path().join("dumps"));
         forbid(&mut spec.policy, &["restart"]);
     };
@@ -446,13 +450,13 @@ async fn ranks_that_die_while_their_state_is_copied_leave_the_copy_before() {
     let env = [("DIE", "0:30 1:30 2:30"), ("BALLAST_MIB", "64")];
     let (report, starts) = ends_as_undisturbed(&python, dir.path(), &env, copies).await;
     let copying = |rank: &u32| dir.path().join(format!("result{rank}:30:copying")).exists();
-    assert!((0..RANKS).any(|rank| copying(&rank)), "nobody was in the middle of a copy");
+    assert!((0..RANKS).any(|rank| copying(&rank)), "no rank was in the middle of a copy");
     assert_eq!((report.restarts, starts), (1, vec![20; RANKS as usize]), "all have the one of step 20");
 }
 
 #[tokio::test]
-async fn newcomer_with_another_state_shape_is_refused_and_all_restart() {
-    let test = "newcomer_with_another_state_shape_is_refused_and_all_restart";
+async fn replacement_with_another_state_shape_is_refused_and_all_restart() {
+    let test = "replacement_with_another_state_shape_is_refused_and_all_restart";
     let Some(python) = support::torch_python(test) else { return };
     let dir = tempfile::tempdir().unwrap();
     let keeps_all = |spec: &mut JobSpec| forbid(&mut spec.policy, &["recover", "shrink"]);

@@ -34,9 +34,9 @@ fn start(python: &Path, dir: &Path, world: u16, steps: u32) -> Vec<Child> {
 fn finish(ranks: Vec<Child>) -> String {
     let outs = ranks.into_iter().map(|rank| rank.wait_with_output().unwrap());
     outs.map(|out| {
-        let said = String::from_utf8_lossy(&out.stderr).into_owned();
-        assert!(out.status.success(), "{said}");
-        said
+        let stderr = String::from_utf8_lossy(&out.stderr).into_owned();
+        assert!(out.status.success(), "{stderr}");
+        stderr
     })
     .collect()
 }
@@ -55,8 +55,8 @@ fn a_resumed_training_ends_as_an_undisturbed_one() {
     finish(start(&python, &resumed, 3, 30));
     let newest = resumed.join("checkpoint-00000030.pt");
     fs::File::options().write(true).open(&newest).unwrap().set_len(1000).unwrap();
-    let said = finish(start(&python, &resumed, 3, 40));
-    assert_eq!(said.matches("checkpoint-00000030.pt is passed over: ").count(), 1, "{said}");
+    let output = finish(start(&python, &resumed, 3, 40));
+    assert_eq!(output.matches("checkpoint-00000030.pt is passed over: ").count(), 1, "{output}");
 
     assert_eq!(result(&whole), result(&resumed));
     assert_eq!(result(&whole)["ranks_equal"], true);
@@ -80,10 +80,10 @@ fn a_full_disk_costs_checkpoints_and_metrics_but_not_the_training() {
     for name in ["metrics.jsonl", "checkpoint-00000010.pt.tmp", "checkpoint-00000020.pt.tmp"] {
         std::os::unix::fs::symlink("/dev/full", full.join(name)).unwrap(); // every write: no space left on device
     }
-    let said = finish(start(&python, &full, 2, 40));
+    let output = finish(start(&python, &full, 2, 40));
     let sentences = ["metrics of step 1 not written, training goes on: ", "checkpoint of step 10 not written, "];
-    assert!(sentences.iter().all(|sentence| said.matches(sentence).count() == 1), "{said}");
-    assert_eq!(said.matches("not written").count(), 2, "each is said once: {said}");
+    assert!(sentences.iter().all(|sentence| output.matches(sentence).count() == 1), "{output}");
+    assert_eq!(output.matches("not written").count(), 2, "each is printed once: {output}");
 
     assert_eq!(result(&whole), result(&full));
     let written = ["checkpoint-00000030.pt", "checkpoint-00000040.pt"].map(|name| full.join(name).exists());

@@ -1,8 +1,8 @@
 //! What a marker record costs the probe, from mspti's buffer into the recorder, and whether any is lost at a rate.
 //!
 //! The stand-in makes up ranges, two marker records each, on one core; on another the probe takes them out of its
-//! buffers and brings them into the recorder, and this process takes them out there. What the probe costs is the time that its
-//! thread was on a CPU, by the system's own account: what else the machine does meanwhile does not count.
+//! buffers and brings them into the recorder, and this process takes them out there. What the probe costs is the time
+//! that its thread was on a CPU, by the system's own account: what else the machine does meanwhile does not count.
 
 use crate::seen::Seen;
 use crate::standin::{Job, wait_for};
@@ -85,7 +85,7 @@ async fn one(seconds: u64, rate: u64, kind: Kind) -> Result<(Run, bool), Failure
     let running = tokio::spawn(runtime.run());
     wait_for(|| (seen.state().figure("mspti.stand_in") > 0.0).then_some(())).await?; // the probe is there
     let before = seen.state().figure("mspti.busy_ms");
-    job.tell("go")?;
+    job.send("go")?;
     // The flood is over when nothing more comes for some rounds of the probe's figures.
     tokio::time::sleep(Duration::from_secs(seconds)).await;
     let mut last = (0, 0);
@@ -95,18 +95,18 @@ async fn one(seconds: u64, rate: u64, kind: Kind) -> Result<(Run, bool), Failure
         (last.1 > 300).then_some(())
     })
     .await?;
-    job.tell("stop")?;
+    job.send("stop")?;
     let report = running.await?;
     job.local.shutdown(Duration::ZERO).await?;
     program::completed(&report)?;
-    let said: Value = serde_json::from_str(&job.printed("stand-in ").unwrap_or_default())?;
-    let count = |name: &str| said[name].as_u64().unwrap_or(0);
+    let stand_in: Value = serde_json::from_str(&job.printed("stand-in ").unwrap_or_default())?;
+    let count = |name: &str| stand_in[name].as_u64().unwrap_or(0);
     let seen = seen.state();
     let (read, busy_ms) = (seen.figure("mspti.records"), seen.figure("mspti.busy_ms") - before);
     let run = Run {
         of: if kind == Kind::Communication { "collectives" } else { "forward passes" },
         rate,
-        seconds: said["seconds"].as_f64().unwrap_or(0.0),
+        seconds: stand_in["seconds"].as_f64().unwrap_or(0.0),
         made: count("recorded"),
         dropped: count("dropped"),
         read,

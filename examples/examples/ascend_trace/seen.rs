@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use taskd_core::trace::recorder::{Event, Kind};
 use taskd_core::trace::{RecordBatch, TraceSink};
 
-/// Shared between the sink and who asks.
+/// Shared between the sink and its readers.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Seen(Arc<Mutex<State>>);
 
@@ -66,7 +66,7 @@ impl State {
         counts
     }
 
-    /// One of the probe's figures; 0 until it was told.
+    /// One of the probe's figures; 0 until it was reported.
     pub(crate) fn figure(&self, name: &str) -> f64 {
         self.figures.get(name).copied().unwrap_or(0.0)
     }

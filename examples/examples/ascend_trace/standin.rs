@@ -43,8 +43,8 @@ impl Job {
         spec
     }
 
-    /// Tells the program something: `go`, or `stop`.
-    pub(crate) fn tell(&self, what: &str) -> Result<(), Failure> {
+    /// Sends the program a word: `go`, or `stop`.
+    pub(crate) fn send(&self, what: &str) -> Result<(), Failure> {
         Ok(std::fs::File::create(self.dir.join(what)).map(drop)?)
     }
 
@@ -57,12 +57,12 @@ impl Job {
 
     /// Waits until the program has come to a step: which one, and when, in nanoseconds since 1970.
     pub(crate) async fn reach(&self, step: u64) -> Result<(u64, u64), Failure> {
-        let told = || {
+        let latest = || {
             let line = self.printed("step ")?;
             let (number, at) = line.split_once(' ')?;
             Some((number.parse::<u64>().ok()?, at.parse::<u64>().ok()?))
         };
-        wait_for(|| told().filter(|(number, _)| *number >= step)).await
+        wait_for(|| latest().filter(|(number, _)| *number >= step)).await
     }
 }
 

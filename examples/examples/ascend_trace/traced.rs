@@ -33,7 +33,7 @@ struct Phase {
 /// The whole run.
 #[derive(Debug, Serialize)]
 pub(crate) struct Account {
-    /// There is no NPU: the probe has met a stand-in, and says so.
+    /// There is no NPU: the probe has met a stand-in, and reports that.
     stand_in: bool,
     phases: Vec<Phase>,
     /// What the probe has counted.
@@ -64,7 +64,7 @@ pub(crate) async fn run(steps: u64, out: Option<&Path>) -> Result<Account, Failu
         .build()?;
     let running = tokio::spawn(runtime.run());
     let phases = switch_under(&job, steps, &control).await;
-    job.tell("stop")?;
+    job.send("stop")?;
     let report = running.await?;
     job.local.shutdown(Duration::ZERO).await?;
     program::completed(&report)?;
@@ -76,12 +76,12 @@ pub(crate) async fn run(steps: u64, out: Option<&Path>) -> Result<Account, Failu
         to: to.0,
         spans: seen.between(from.1, to.1),
     });
-    let said = job.printed("stand-in ").unwrap_or_default();
+    let printed = job.printed("stand-in ").unwrap_or_default();
     Ok(Account {
         stand_in: seen.figure("mspti.stand_in") > 0.0,
         phases: phases.collect(),
         figures: seen.figures.clone(),
-        of_the_stand_in: serde_json::from_str(&said)?,
+        of_the_stand_in: serde_json::from_str(&printed)?,
         written,
     })
 }

@@ -1,4 +1,5 @@
-//! Somebody's health exporter: one line to the socket, and one line back. It needs nothing of taskd but the format.
+//! A health exporter of another vendor: one line to the socket, and one line back. It needs nothing of taskd but the
+//! format.
 
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::net::UnixStream;

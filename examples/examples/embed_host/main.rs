@@ -1,9 +1,9 @@
 //! taskd inside a service that has a life of its own: its signals, its children, its subscriber, its panic hook.
 //!
-//! `cargo run --release --example embed_host` tells a story in two processes. The service ([`service`]) runs a job on two
-//! hosts (two local launchers with a guard each stand for them) and serves the operators' socket. The story ([`story`])
-//! starts it, kills it, starts it again, and then asks things of it: leave a host, take a fault from outside, end in order.
-//! `--json` prints the account as JSON.
+//! `cargo run --release --example embed_host` runs a story in two processes. The service ([`service`]) runs a job on
+//! two hosts (two local launchers with a guard each stand for them) and serves the operators' socket. The story
+//! ([`story`]) starts it, kills it, starts it again, and then asks things of it: leave a host, take a fault from
+//! outside, end in order. `--json` prints the account as JSON.
 //!
 //! What a platform team would copy is in [`embedded`]: the hundred lines between their service and taskd.
 
@@ -63,7 +63,7 @@ fn main() -> ExitCode {
         Some(Part::Service { dir }) => service::main(&dir),
         Some(Part::Exporter { socket, node }) => exporter::main(&socket, &node),
         None => program::run("embed_host", async move {
-            story::tell(options.seed).await?.print(options.json);
+            story::run(options.seed).await?.print(options.json);
             Ok(())
         }),
     }

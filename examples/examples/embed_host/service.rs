@@ -1,7 +1,8 @@
 //! The service: a tokio program that was there before taskd, and stays what it was.
 //!
-//! It has signal handlers, children, a `tracing` subscriber and a panic hook of its own, and takes commands on its standard
-//! input, a line each: `status`, `ranks`, `drain NODE`, `readmit NODE`, `end`. It says what happens on its standard output, a line of JSON each.
+//! It has signal handlers, children, a `tracing` subscriber and a panic hook of its own, and takes commands on its
+//! standard input, a line each: `status`, `ranks`, `drain NODE`, `readmit NODE`, `end`. It reports what happens on its
+//! standard output, one line of JSON each.
 
 use crate::embedded::{Embedded, embed};
 use serde::Serialize;
@@ -61,7 +62,7 @@ async fn serve(dir: &Path) -> Result<(), Failure> {
     say(&json!({ "attached_ms": began.elapsed().as_secs_f64() * 1e3 }));
     let handle = runtime.handle().with_actor("service");
     let mut work = tokio::task::JoinSet::new();
-    work.spawn(tell_events(handle.clone()));
+    work.spawn(print_events(handle.clone()));
     let report = {
         let own_life = async {
             tokio::join!(children(&own), interrupts(&own), commands(&handle, &launchers, &own, &ends));
@@ -107,8 +108,8 @@ async fn commands(handle: &RuntimeHandle, launchers: &[Arc<LocalLauncher>], own:
         let answer = match line.split_once(' ').unwrap_or((&line, "")) {
             ("ranks", _) => Ok(json!({ "ranks": ranks(launchers).await })),
             ("status", _) => handle.status().await.map(|status| json!({ "status": status, "own": own })),
-            ("drain", node) => told(handle.drain(node_id(node), "maintenance").await),
-            ("readmit", node) => told(handle.uncordon(node_id(node), "repaired").await),
+            ("drain", node) => answer_of(handle.drain(node_id(node), "maintenance").await),
+            ("readmit", node) => answer_of(handle.uncordon(node_id(node), "repaired").await),
             ("end", _) => {
                 ends.cancel();
                 continue;
@@ -137,12 +138,12 @@ fn node_id(name: &str) -> NodeId {
     NodeId(Name::from(name.to_owned()))
 }
 
-fn told(answer: Result<taskd_core::kernel::OrderAccepted, ControlError>) -> Result<Value, ControlError> {
+fn answer_of(answer: Result<taskd_core::kernel::OrderAccepted, ControlError>) -> Result<Value, ControlError> {
     answer.map(|taken| json!({ "taken": taken.text }))
 }
 
 /// What happens to the job, for the service's own operators.
-async fn tell_events(handle: RuntimeHandle) {
+async fn print_events(handle: RuntimeHandle) {
     let mut events = handle.events();
     drop(handle); // only listens
     while let Ok(announcement) = events.recv().await {

@@ -43,27 +43,27 @@ pub(crate) struct Story {
     interrupts: u64,
     /// Processes that were left two seconds after the service had ended.
     leftovers: usize,
-    /// The incidents, as the second service tells them.
+    /// The incidents, as the second service reports them.
     incidents: Value,
 }
 
-/// Tells it.
-pub(crate) async fn tell(seed: u64) -> Result<Story, Failure> {
+/// Runs it.
+pub(crate) async fn run(seed: u64) -> Result<Story, Failure> {
     let dir = tempfile::Builder::new().prefix("taskd-embed-host-").tempdir()?;
     let dir = dir.path();
     let mark = dir.display().to_string();
 
     println!("service       started; job, logs and socket are in {}", dir.display());
     let mut first = Service::start(dir, &mark)?;
-    first.hear("trains").await?;
+    first.receive("trains").await?;
     first.signal(Signal::INT)?;
-    let interrupts = first.hear("interrupted").await?.as_u64().unwrap_or(0);
+    let interrupts = first.receive("interrupted").await?.as_u64().unwrap_or(0);
     println!("SIGINT        the service's own handler has run, and the job trains on");
     let ranks = first.ranks().await?;
     let before = step(dir);
     first.signal(Signal::KILL)?;
     first.child.wait().await?;
-    tokio::time::sleep(Duration::from_secs(1)).await; // nobody is there to tell how the job gets on
+    tokio::time::sleep(Duration::from_secs(1)).await; // no process is there to report how the job gets on
     let steps_alone = step(dir).saturating_sub(before);
     let killed = u32::try_from(seed % u64::from(RANKS))?;
     let victim = ranks.get(&killed).and_then(|rank| Pid::from_raw(rank.pid)).ok_or("the victim has no process")?;
@@ -73,26 +73,26 @@ pub(crate) async fn tell(seed: u64) -> Result<Story, Failure> {
     );
 
     let mut second = Service::start(dir, &mark)?;
-    let attached = second.hear("attached_ms").await?;
-    second.hear("closed").await?;
+    let attached = second.receive("attached_ms").await?;
+    second.receive("closed").await?;
     println!(
         "service       started again: attached to its job after {:.0} ms, and recovered it",
         attached.as_f64().unwrap_or(0.0)
     );
 
     println!("drain         {}", second.ask(&format!("drain {}", NODES[0]), "taken").await?);
-    second.hear("closed").await?;
+    second.receive("closed").await?;
     let hosts_after_drain = second.hosts().await?;
     println!("              ranks are on {}", hosts_after_drain.join(", "));
     second.ask(&format!("readmit {}", NODES[0]), "taken").await?;
 
     let fault_answer = exporter(&socket_path(dir), NODES[1]).await?;
-    second.hear("closed").await?;
+    second.receive("closed").await?;
     let hosts_after_fault = second.hosts().await?;
     println!("exporter      reports a broken device on {}; ranks are on {}", NODES[1], hosts_after_fault.join(", "));
 
     second.send("end").await?;
-    let ended = second.hear_whole("ended").await?;
+    let ended = second.receive_whole("ended").await?;
     let well = second.child.wait().await?.success();
     let leftovers = leftovers(&mark).await;
     println!("end           the service has ended its job and itself; {leftovers} processes are left");
@@ -185,30 +185,30 @@ impl Service {
     }
 
     /// The next line that has such a key.
-    async fn hear_whole(&mut self, key: &str) -> Result<Value, Failure> {
-        let heard = async {
+    async fn receive_whole(&mut self, key: &str) -> Result<Value, Failure> {
+        let received = async {
             while let Some(line) = self.lines.next_line().await? {
-                let said: Value = serde_json::from_str(&line)?;
-                if let Some(why) = said.get("error") {
+                let message: Value = serde_json::from_str(&line)?;
+                if let Some(why) = message.get("error") {
                     return Err(format!("the service reports: {why}").into());
                 }
-                if said.get(key).is_some() {
-                    return Ok(said);
+                if message.get(key).is_some() {
+                    return Ok(message);
                 }
             }
             Err(Failure::from(format!("the service ended before it sent {key:?}")))
         };
         let late = |_| Failure::from(format!("the service did not send {key:?} within {PATIENCE:?}"));
-        tokio::time::timeout(PATIENCE, heard).await.map_err(late)?
+        tokio::time::timeout(PATIENCE, received).await.map_err(late)?
     }
 
-    async fn hear(&mut self, key: &str) -> Result<Value, Failure> {
-        Ok(self.hear_whole(key).await?[key].take())
+    async fn receive(&mut self, key: &str) -> Result<Value, Failure> {
+        Ok(self.receive_whole(key).await?[key].take())
     }
 
     async fn ask(&mut self, line: &str, key: &str) -> Result<Value, Failure> {
         self.send(line).await?;
-        self.hear(key).await
+        self.receive(key).await
     }
 
     async fn ranks(&mut self) -> Result<BTreeMap<u32, RankAt>, Failure> {
@@ -232,7 +232,7 @@ fn step(dir: &Path) -> u64 {
     lines.last().map_or(0, |line| line.step)
 }
 
-/// Runs somebody's exporter, a process of its own.
+/// Runs the other vendor's exporter, a process of its own.
 async fn exporter(socket: &Path, node: &str) -> Result<Value, Failure> {
     let mut command = Command::new(std::env::current_exe()?);
     let output = command.arg("exporter").arg(socket).arg(node).output().await?;

@@ -1,12 +1,12 @@
-//! The health of this machine's NVIDIA GPUs, live: figures, and Xid errors with what NVIDIA says to do.
+//! The health of this machine's NVIDIA GPUs, live: figures, and Xid errors with NVIDIA's recommended action.
 //!
-//! `cargo run --release --example gpu_watch`. It needs NVIDIA's driver and nothing else; where there is none it says so in
-//! one sentence and ends with code 69 (see `taskd_core::runtime::exit_code`). With `--stand-in` it needs no GPU: a library that
-//! stands in for NVIDIA's (compiled on the spot, which needs a C compiler) tells of two cards, and of an Xid 79 under a
-//! real supervised job, which then leaves that host.
+//! `cargo run --release --example gpu_watch`. It needs NVIDIA's driver and nothing else; where there is none it reports
+//! that in one sentence and ends with code 69 (see `taskd_core::runtime::exit_code`). With `--stand-in` it needs no
+//! GPU: a library that stands in for NVIDIA's (compiled on the spot, which needs a C compiler) reports two cards, and
+//! of an Xid 79 under a real supervised job, which then leaves that host.
 //!
-//! `gpu_watch trace -- python3 train.py` runs a program under supervision and says what its GPU did: kernels, copies, NCCL, NVTX
-//! ranges, by CUPTI.
+//! `gpu_watch trace -- python3 train.py` runs a program under supervision and reports what its GPU did: kernels,
+//! copies, NCCL, NVTX ranges, by CUPTI.
 
 mod story;
 mod table;
@@ -105,7 +105,7 @@ async fn watch(options: &Options, xids: XidTable) -> Result<(), Failure> {
         tokio::select! {
             biased;
             () = &mut end => break,
-            told = source.next() => match told {
+            next = source.next() => match next {
                 Some(Ok(batch)) => batch.facts.iter().filter_map(|fact| table.take(fact)).for_each(|line| println!("{line}")),
                 Some(Err(error)) => println!("!  {error}"),
                 None => break,

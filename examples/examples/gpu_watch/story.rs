@@ -1,4 +1,5 @@
-//! Without a GPU: two cards of a library that stands in for NVIDIA's, a real job on two hosts, and an Xid 79 in the middle.
+//! Without a GPU: two cards of a library that stands in for NVIDIA's, a real job on two hosts, and an Xid 79 in the
+//! middle.
 //!
 //! The processes, the supervisor and the decision are real; cards, hosts and error are not.
 
@@ -191,11 +192,11 @@ impl TraceSource for Shown {
     taskd_core::delegate!(TraceSource to |this| this.source, except next);
 
     async fn next(&mut self) -> Option<Result<TraceBatch, SourceError>> {
-        let told = self.source.next().await;
-        if let Some(Ok(batch)) = &told {
+        let reported = self.source.next().await;
+        if let Some(Ok(batch)) = &reported {
             let mut table = self.table.lock().unwrap_or_else(PoisonError::into_inner);
             batch.facts.iter().filter_map(|fact| table.take(fact)).for_each(|line| println!("{line}"));
         }
-        told
+        reported
     }
 }

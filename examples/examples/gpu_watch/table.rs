@@ -1,4 +1,4 @@
-//! What was told of each card, as lines for people.
+//! What was reported of each card, as lines for people.
 //!
 //! It only keeps and prints.
 

@@ -1,6 +1,6 @@
 //! One program under supervision, with the probe in it: what its GPU did, by name.
 //!
-//! It changes nothing of the program; where CUPTI is missing it says so, and the program runs all the same.
+//! It changes nothing of the program; where CUPTI is missing it reports that, and the program runs all the same.
 
 use clap::Args;
 use serde::Serialize;
@@ -18,7 +18,7 @@ use taskd_core::trace::{RecordBatch, Signal, SourceError, TraceBatch, TraceSourc
 use taskd_examples::program::{self, Failure};
 use taskd_hw_cuda::cupti::{self, CuptiProfile, CuptiSource, FAMILY};
 
-/// Most names that are told apart; what is beyond is one.
+/// Most names that are counted separately; all names beyond are counted as one.
 const NAMES_MAX: usize = 10_000;
 /// Most names in the table.
 const SHOWN: usize = 12;
@@ -71,23 +71,23 @@ pub(super) async fn run(options: &Traced) -> Result<(), Failure> {
     let launcher = Arc::new(LocalLauncher::builder(dir.path()).job_name("gpu-watch").build().await?);
     let (sink, source) = cupti::reader();
     let source = if profile.is_stand_in() { source.with_stand_in() } else { source };
-    let (sums, said) = (Arc::new(Mutex::new(Sums::new())), Arc::new(Mutex::new(Said::default())));
+    let (sums, counted) = (Arc::new(Mutex::new(Sums::new())), Arc::new(Mutex::new(Counted::default())));
     let adding = Arc::clone(&sums);
     let add = move |batch: &Arc<RecordBatch>| add(batch, &mut adding.lock().unwrap_or_else(PoisonError::into_inner));
     let runtime = Runtime::builder()
         .job(JobSpec::new("gpu-watch", 1, worker))
         .source(launcher.recordings().every(Duration::from_millis(50)).sink(sink).sink(add))
-        .source(Shown { source, said: Arc::clone(&said) })
+        .source(Shown { source, counted: Arc::clone(&counted) })
         .detector(ExitDetector::new())
         .strategy(ExitStrategy::new())
         .launcher(Arc::clone(&launcher))
         .build()?;
     let report = runtime.run_with_signals(program::LEAVE).await?;
     launcher.shutdown(Duration::ZERO).await?;
-    let said = std::mem::take(&mut *said.lock().unwrap_or_else(PoisonError::into_inner));
+    let counted = std::mem::take(&mut *counted.lock().unwrap_or_else(PoisonError::into_inner));
     let mut work: Vec<Line> = sums.lock().unwrap_or_else(PoisonError::into_inner).values().cloned().collect();
     work.sort_by(|a, b| b.total_ms.total_cmp(&a.total_ms));
-    let Said { figures, unavailable } = said;
+    let Counted { figures, unavailable } = counted;
     let account = Account { completed: report.ok, stand_in: profile.is_stand_in(), unavailable, work, figures };
     program::print(&account, options.json, || table(&account));
     program::completed(&report)?;
@@ -125,9 +125,9 @@ fn table(account: &Account) -> String {
     }
 }
 
-/// What the probe said of itself.
+/// What the probe reported of itself.
 #[derive(Debug, Default)]
-struct Said {
+struct Counted {
     figures: BTreeMap<String, f64>,
     unavailable: Option<String>,
 }
@@ -135,7 +135,7 @@ struct Said {
 /// The probe's source, whose facts are kept as they pass.
 struct Shown {
     source: CuptiSource,
-    said: Arc<Mutex<Said>>,
+    counted: Arc<Mutex<Counted>>,
 }
 
 #[async_trait::async_trait]
@@ -143,17 +143,17 @@ impl TraceSource for Shown {
     taskd_core::delegate!(TraceSource to |this| this.source, except next);
 
     async fn next(&mut self) -> Option<Result<TraceBatch, SourceError>> {
-        let told = self.source.next().await;
-        if let Some(Ok(batch)) = &told {
-            let mut said = self.said.lock().unwrap_or_else(PoisonError::into_inner);
+        let reported = self.source.next().await;
+        if let Some(Ok(batch)) = &reported {
+            let mut counted = self.counted.lock().unwrap_or_else(PoisonError::into_inner);
             for fact in &batch.facts {
                 match &fact.signal {
-                    Signal::Metric { name, value } => drop(said.figures.insert(name.to_string(), *value)),
-                    Signal::Error(error) if error.family == FAMILY => said.unavailable = Some(error.text.clone()),
+                    Signal::Metric { name, value } => drop(counted.figures.insert(name.to_string(), *value)),
+                    Signal::Error(error) if error.family == FAMILY => counted.unavailable = Some(error.text.clone()),
                     _ => {}
                 }
             }
         }
-        told
+        reported
     }
 }

@@ -1,11 +1,12 @@
 //! Thousands of simulated jobs around the real kernel, each from one seed, with everything that can befall a job.
 //!
-//! `cargo run --release -p taskd-simulate --example simulate -- --seeds 1000` runs jobs of 8 to 512 ranks through crashes, hangs, lost hosts, a
-//! launcher that fails, a supervisor that is killed and an operator who drains, pauses, forbids and restarts; one in eight
-//! is run by something else and only observed, and half of the others have control links over which survivors are told what
-//! to do. It checks after every step of the kernel what must always hold. Every
-//! 20th seed is run twice and replayed. Then each of the kernel's safety checks is taken out to show that the
-//! simulation notices. A seed that fails is told with the command that reruns it; `--explain` tells one job's story.
+//! `cargo run --release -p taskd-simulate --example simulate -- --seeds 1000` runs jobs of 8 to 512 ranks through
+//! crashes, hangs, lost hosts, a launcher that fails, a supervisor that is killed and an operator that drains, pauses,
+//! forbids and restarts; one in eight is run by something else and only observed, and half of the others have control
+//! links over which survivors are directed what to do. It checks after every step of the kernel what must always hold.
+//! Every 20th seed is run twice and replayed. Then each of the kernel's safety checks is taken out to show that the
+//! simulation notices. A seed that fails is printed with the command that reruns it; `--explain` prints one job's
+//! story.
 
 use clap::Parser;
 use serde::Serialize;
@@ -26,8 +27,8 @@ const TEETH_SEEDS_MAX: u64 = 400;
 const SEEDS_MAX: u64 = 10_000_000;
 /// Lines of one job's story.
 const LINES_MAX: u64 = 1_000_000;
-/// Violations that are told in full.
-const TOLD_MAX: usize = 10;
+/// Violations that are printed in full.
+const PRINTED_MAX: usize = 10;
 
 /// Simulates jobs and checks the invariants.
 #[derive(Debug, Parser)]
@@ -67,7 +68,7 @@ struct Account {
     restarts: u64,
     inputs: u64,
     #[serde(skip)]
-    told: Vec<String>,
+    printed: Vec<String>,
 }
 
 fn main() -> ExitCode {
@@ -137,22 +138,22 @@ impl Account {
         if let Some((at, violation)) = &outcome.violation {
             self.violations += 1;
             self.stuck += u64::from(violation.invariant() == "stuck");
-            self.tell(format!("seed {} at {at}: {violation}\n    {rerun}", outcome.seed));
+            self.print(format!("seed {} at {at}: {violation}\n    {rerun}", outcome.seed));
         }
         if let Some(repeated) = repeated {
             self.journals_compared += 1;
             if let Err(difference) = repeated {
                 self.journals_equal = false;
-                self.tell(format!("{difference}\n    {rerun}"));
+                self.print(format!("{difference}\n    {rerun}"));
             }
         }
     }
 
-    fn tell(&mut self, what: String) {
-        if self.told.len() < TOLD_MAX {
+    fn print(&mut self, what: String) {
+        if self.printed.len() < PRINTED_MAX {
             eprintln!("{what}");
         }
-        self.told.push(what);
+        self.printed.push(what);
     }
 }
 

@@ -1,4 +1,4 @@
-//! What was done and what was said, trial by trial, and how often that was right.
+//! What was done and what was reported, trial by trial, and how often that was right.
 //!
 //! It only counts and prints.
 
@@ -22,7 +22,7 @@ pub struct Verdict {
     pub blamed: BTreeSet<u32>,
     /// Whether exactly the victim was blamed, and for what was done to it.
     pub correct: bool,
-    /// For what: `slow`, `frozen`, `skipped`, `mismatched`, else what the detector said; `none` for nothing.
+    /// For what: `slow`, `frozen`, `skipped`, `mismatched`, else what the detector reported; `none` for nothing.
     pub cause: String,
     /// Since which step, as the detector has it, counted from the injection.
     pub onset_step: Option<i64>,
@@ -87,7 +87,7 @@ pub struct Account {
     pub runs: usize,
     /// Those in which exactly the victim was blamed, for the right cause.
     pub correct: usize,
-    /// Those in which somebody else was blamed.
+    /// Those in which another rank was blamed.
     pub blamed_wrongly: usize,
     /// One by one.
     pub trials: Vec<Verdict>,

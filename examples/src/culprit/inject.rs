@@ -14,7 +14,8 @@ use std::time::{Duration, Instant};
 
 /// How often a slowed rank is held up.
 const PERIOD: Duration = Duration::from_millis(30);
-/// How much of each hold the accelerator's stand-in makes up for (`Device` in `train_traced.py`): its queue holds one kernel.
+/// How much of each hold the accelerator's stand-in makes up for (`Device` in `train_traced.py`): its queue holds one
+/// kernel.
 const MADE_UP: Duration = Duration::from_millis(1);
 
 /// One thing that can go wrong.
@@ -72,8 +73,8 @@ impl Injection {
             Injection::Slow20 => return Ok(Injected::slowed(pid, PERIOD / 6 + MADE_UP)),
             Injection::Slow50 => return Ok(Injected::slowed(pid, PERIOD / 3 + MADE_UP)),
             Injection::Stop => kill_process(pid, Signal::STOP)?,
-            Injection::Skip => job.tell(&format!("skip-{rank}"))?,
-            Injection::Mismatch => job.tell(&format!("mismatch-{rank}"))?,
+            Injection::Skip => job.send(&format!("skip-{rank}"))?,
+            Injection::Mismatch => job.send(&format!("mismatch-{rank}"))?,
         }
         Ok(Injected::Once)
     }
@@ -90,7 +91,7 @@ pub enum Injected {
     Slowed {
         /// Raised when it is to end.
         ends: Arc<AtomicBool>,
-        /// Who does it.
+        /// The target.
         worker: Option<JoinHandle<()>>,
     },
 }
@@ -99,10 +100,10 @@ impl Injected {
     /// Holds a process up for `hold` in every period.
     fn slowed(pid: Pid, hold: Duration) -> Injected {
         let ends = Arc::new(AtomicBool::new(false));
-        let told = Arc::clone(&ends);
+        let reported = Arc::clone(&ends);
         let worker = thread::spawn(move || {
             let mut next = Instant::now();
-            while !told.load(Ordering::Relaxed) && kill_process(pid, Signal::STOP).is_ok() {
+            while !reported.load(Ordering::Relaxed) && kill_process(pid, Signal::STOP).is_ok() {
                 thread::park_timeout(hold);
                 let _ = kill_process(pid, Signal::CONT); // it is gone: the loop ends
                 next += PERIOD;

@@ -1,4 +1,5 @@
-//! Finding out who is to blame: one rank of a real training goes wrong, and detectors say which, why and since when.
+//! Finding out which rank is to blame: one rank of a real training goes wrong, and detectors report which, why and
+//! since when.
 
 pub mod account;
 pub mod inject;

@@ -1,6 +1,6 @@
 //! One training, one thing that goes wrong in it, and what the detectors say.
 //!
-//! It compares nothing: what was done and what was said stand side by side in what it returns.
+//! It compares nothing: what was done and what was reported stand side by side in what it returns.
 
 use super::inject::Injection;
 use crate::faults::pid_of;
@@ -23,7 +23,7 @@ const RANKS: u32 = 4;
 const WARM_STEPS: u64 = 120;
 /// A verdict that takes longer is none.
 const VERDICT_WITHIN: Duration = Duration::from_secs(20);
-/// After the first verdict others may follow: whoever is blamed in this time counts.
+/// After the first verdict others may follow: every rank that is blamed in this time counts.
 const SETTLED_AFTER: Duration = Duration::from_secs(1);
 /// How often records are taken: twice a step.
 const LOOK_EVERY: Duration = Duration::from_millis(25);
@@ -41,7 +41,7 @@ pub struct Trial {
     pub seed: u64,
 }
 
-/// What was done, and what was said of it.
+/// What was done, and what was reported of it.
 #[derive(Clone, Debug)]
 pub struct Observed {
     /// The rank to which it was done; `None` if nothing was done.
@@ -50,7 +50,7 @@ pub struct Observed {
     pub step: u64,
     /// Everything that was found, in its order.
     pub found: Vec<Found>,
-    /// The ranks that are blamed in the end, without those to whom it only happened.
+    /// The ranks that are blamed in the end, without those that are only affected.
     pub blamed: BTreeSet<u32>,
 }
 
@@ -130,8 +130,8 @@ fn runtime(job: &TracedJob, at: &Launchers) -> Result<Runtime, Failure> {
 /// The next fault that is found before then.
 async fn next_fault(events: &mut Receiver<Arc<TimestampedEvent>>, until: Instant) -> Option<Fault> {
     loop {
-        let told = tokio::time::timeout_at(until.into(), events.recv()).await.ok()?.ok()?;
-        if let Event::Found { fault, .. } = &told.event {
+        let event = tokio::time::timeout_at(until.into(), events.recv()).await.ok()?.ok()?;
+        if let Event::Found { fault, .. } = &event.event {
             return Some(fault.clone());
         }
     }

@@ -1,4 +1,4 @@
-//! Faults from outside: who is hit, how, and when, as a seed chooses; and the signals themselves.
+//! Faults from outside: which process is hit, how, and when, as a seed chooses; and the signals themselves.
 
 use super::RANKS;
 use rand::rngs::StdRng;
@@ -30,7 +30,7 @@ pub enum Moment {
 /// One fault.
 #[derive(Clone, Debug)]
 pub struct Fault {
-    /// To whom.
+    /// The target.
     pub role: Role,
     /// SIGKILL, or SIGSTOP.
     pub signal: Signal,
@@ -51,7 +51,7 @@ impl Fault {
         if matches!(self.signal, Signal::STOP) { "SIGSTOP" } else { "SIGKILL" }
     }
 
-    /// Sends it; `false` where there is nobody.
+    /// Sends it; `false` where there is no such process.
     pub async fn strike(&self, launcher: &impl Launcher) -> bool {
         let Ok(listing) = launcher.list().await else { return false };
         let runs = |p: &&ProcStatus| p.proc.role == self.role && p.phase == Phase::Running;
@@ -82,7 +82,8 @@ impl Plan {
         Plan([kill(victim, first), kill(Role::Service(SCHEDULER), moment(60, 75))].into())
     }
 
-    /// So many of any kind: every third one in a start, every fourth one a SIGSTOP, every fourth one the scheduler, on average.
+    /// So many of any kind: every third one in a start, every fourth one a SIGSTOP, every fourth one the scheduler, on
+    /// average.
     #[must_use]
     pub fn random(seed: u64, count: u32) -> Plan {
         let mut rng = StdRng::seed_from_u64(seed);

@@ -117,7 +117,7 @@ impl Job {
     /// Prepares its start: run directory, logs and the launcher's files are below its directory.
     ///
     /// # Errors
-    /// There is no guard to be had, or the runtime cannot be built; the text says why.
+    /// There is no guard to be had, or the runtime cannot be built; the text has the reason.
     pub async fn supervise(&self) -> Result<Supervised, Box<dyn std::error::Error>> {
         let local = LocalLauncher::builder(self.dir.join("run")).job_name("mindspore-train").beat_every(BEAT_EVERY);
         let local = Arc::new(local.build().await?);

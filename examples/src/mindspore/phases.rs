@@ -3,7 +3,7 @@
 use crate::samples::Samples;
 use serde::{Deserialize, Serialize};
 
-/// How rank 0 came up, in seconds since 1970, as the script tells with its first step.
+/// How rank 0 came up, in seconds since 1970, as the script prints with its first step.
 #[derive(Clone, Copy, Debug, PartialEq, Deserialize)]
 pub struct Start {
     /// The process was started.
@@ -74,7 +74,7 @@ impl Phases {
 /// One fault, and what became of it.
 #[derive(Clone, Debug, Serialize)]
 pub struct Recovery {
-    /// What was done to whom: `SIGKILL to rank 1`.
+    /// What was done to which process: `SIGKILL to rank 1`.
     pub fault: String,
     /// Whether it struck before the job had stepped in that world.
     pub in_start: bool,

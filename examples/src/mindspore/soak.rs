@@ -50,14 +50,14 @@ struct Struck {
     in_start: bool,
 }
 
-/// Trains to the end under these faults. `tell` says what happens.
+/// Trains to the end under these faults. `log` logs what happens.
 ///
 /// # Errors
-/// The job did not complete, or left no result; the text says why.
-pub async fn run(job: &Job, plan: Plan, tell: bool) -> Result<Run, Failure> {
+/// The job did not complete, or left no result; the text has the reason.
+pub async fn run(job: &Job, plan: Plan, log: bool) -> Result<Run, Failure> {
     let Supervised { local, runtime } = job.supervise().await?;
     let listener = Listener::start(&runtime.handle(), move |line| {
-        if tell {
+        if log {
             println!("{line}");
         }
     });
@@ -68,7 +68,7 @@ pub async fn run(job: &Job, plan: Plan, tell: bool) -> Result<Run, Failure> {
         launcher: Arc::clone(&local),
         injections: injections.clone(),
         struck: Arc::clone(&struck),
-        tell,
+        log,
     };
     let injector = tokio::spawn(injector.carry_out(plan));
     let report = runtime.run_with_signals(program::LEAVE).await?;
@@ -114,7 +114,7 @@ struct Injector {
     launcher: Arc<LocalLauncher>,
     injections: Injections,
     struck: Arc<Mutex<Vec<Struck>>>,
-    tell: bool,
+    log: bool,
 }
 
 impl Injector {
@@ -157,7 +157,7 @@ impl Injector {
         }
     }
 
-    /// The newest generation of which a process runs, as its environment says.
+    /// The newest generation of which a process runs, from its environment.
     fn generation_of_processes(&self) -> u64 {
         let of = |pid: i32| {
             let environ = fs::read(format!("/proc/{pid}/environ")).ok()?;
@@ -174,7 +174,7 @@ impl Injector {
         if !fault.strike(&*self.launcher).await {
             return println!("          --- {fault}: the process does not exist, so nothing is hit");
         }
-        if self.tell {
+        if self.log {
             let step = self.job.last().map_or(0, |line| line.step);
             println!("          >>> from outside: {fault} in generation {generation}, after step {step}");
         }
@@ -184,7 +184,7 @@ impl Injector {
     }
 }
 
-/// Seconds since 1970, as the script tells its times.
+/// Seconds since 1970, like all times that the script prints.
 pub(super) fn unix_now() -> f64 {
     let now = rustix::time::clock_gettime(rustix::time::ClockId::Realtime);
     now.tv_sec as f64 + now.tv_nsec as f64 / 1e9

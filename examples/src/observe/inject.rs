@@ -1,4 +1,4 @@
-//! Faults for a job that nobody of ours runs: which one, into which rank, and when that was.
+//! Faults for a job that another program runs: which one, into which rank, and when that was.
 
 use super::job::TorchrunJob;
 use crate::clock::monotonic;

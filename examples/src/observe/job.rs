@@ -96,10 +96,10 @@ impl TorchrunJob {
         let begun = Instant::now();
         while !has_come(self) {
             if let Some(status) = self.agent.try_wait()? {
-                return Err(format!("{else_what}, and torchrun has ended ({status}): {}", self.said()).into());
+                return Err(format!("{else_what}, and torchrun has ended ({status}): {}", self.output()).into());
             }
             if begun.elapsed() > PATIENCE {
-                return Err(format!("{else_what} within {PATIENCE:?}: {}", self.said()).into());
+                return Err(format!("{else_what} within {PATIENCE:?}: {}", self.output()).into());
             }
             tokio::time::sleep(LOOK_EVERY).await;
         }
@@ -114,7 +114,7 @@ impl TorchrunJob {
         Ok(File::create(self.dir.join(format!("bad-{rank}"))).map(drop)?)
     }
 
-    /// Tells the job to end, as its program understands it, and waits for that.
+    /// Orders the job to end, in its program's way, and waits for that.
     ///
     /// # Errors
     /// When it does not end.
@@ -126,7 +126,7 @@ impl TorchrunJob {
                 return Ok(status);
             }
             if begun.elapsed() > PATIENCE {
-                return Err(format!("torchrun did not end within {PATIENCE:?}: {}", self.said()).into());
+                return Err(format!("torchrun did not end within {PATIENCE:?}: {}", self.output()).into());
             }
             tokio::time::sleep(LOOK_EVERY).await;
         }
@@ -138,7 +138,7 @@ impl TorchrunJob {
         self.ranks
     }
 
-    fn said(&self) -> String {
+    fn output(&self) -> String {
         let text = fs::read_to_string(self.dir.join("agent.txt")).unwrap_or_default();
         text.lines().rev().find(|line| !line.trim().is_empty()).unwrap_or("torchrun printed nothing").to_owned()
     }

@@ -1,4 +1,4 @@
-//! A witness that a process signals nobody and starts nothing: Linux itself, which ends it if it tries.
+//! A witness that a process signals no other one and starts nothing: Linux itself, which ends it if it tries.
 //!
 //! This is the only file of the examples with `unsafe`.
 #![allow(unsafe_code)]
@@ -33,8 +33,8 @@ const FORBIDDEN: &[libc::c_long] = &[
     libc::SYS_vfork,
 ];
 
-/// From now on this process cannot signal, trace or start another: Linux ends it with SIGSYS at the first try. Threads it
-/// may start.
+/// From now on this process cannot signal, trace or start another: Linux ends it with SIGSYS at the first try. Threads
+/// it may start.
 ///
 /// # Errors
 /// Where Linux does not offer that (seccomp filters), or not here.
@@ -88,7 +88,7 @@ mod tests {
     const DEED: &str = "TASKD_TEST_DEED";
 
     #[test]
-    fn linux_ends_whoever_signals_or_starts_and_lets_threads_be() {
+    fn linux_ends_a_process_that_signals_or_starts_and_keeps_threads() {
         if let Ok(deed) = std::env::var(DEED) {
             return sealed(&deed);
         }
@@ -98,7 +98,7 @@ mod tests {
             ("start", Some(libc::SIGSYS)),
             ("thread", None),
         ] {
-            let test = "observe::sealed::tests::linux_ends_whoever_signals_or_starts_and_lets_threads_be";
+            let test = "observe::sealed::tests::linux_ends_a_process_that_signals_or_starts_and_keeps_threads";
             let mut again = Command::new(std::env::current_exe().expect("a test has a program"));
             let output = again.args(["--exact", test, "--nocapture"]).env(DEED, deed).output().expect("it runs");
             assert_eq!(output.status.signal(), ended_by, "{deed}: {output:?}");

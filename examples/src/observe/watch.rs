@@ -124,23 +124,23 @@ async fn stop_when_gone(foreign: Arc<ExternalProcs>, handle: RuntimeHandle) {
     let _ = handle.stop("torchrun has ended").await; // error: the job is over
 }
 
-/// Tells what happens as it happens, and notes when each incident was found.
+/// Prints what happens as it happens, and notes when each incident was found.
 async fn listen(handle: RuntimeHandle) -> BTreeMap<IncidentId, Duration> {
     let mut events = handle.events();
-    drop(handle); // else there would always be somebody who might still tell something
+    drop(handle); // else there would always be a sender that might still send an event
     let mut found = BTreeMap::new();
     loop {
         match events.recv().await {
-            Ok(told) => note(&told, &mut found),
+            Ok(event) => note(&event, &mut found),
             Err(RecvError::Lagged(missed)) => println!("({missed} events were missed here)"),
             Err(RecvError::Closed) => return found,
         }
     }
 }
 
-fn note(told: &TimestampedEvent, found: &mut BTreeMap<IncidentId, Duration>) {
-    let at = told.at;
-    match &told.event {
+fn note(event: &TimestampedEvent, found: &mut BTreeMap<IncidentId, Duration>) {
+    let at = event.at;
+    match &event.event {
         Event::Found { incident, fault, .. } => {
             found.entry(*incident).or_insert_with(monotonic);
             let suspect = fault.primary_suspect();

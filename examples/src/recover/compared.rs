@@ -31,7 +31,7 @@ impl Compared {
         compared
     }
 
-    /// Compares the steps of one rank, and says which was the first to differ.
+    /// Compares the steps of one rank, and returns the first one that differs.
     fn rank(&mut self, rank: u32, expected: &[Line], seen: &[Line]) {
         let expected: BTreeMap<u64, &Line> = expected.iter().map(|line| (line.step, line)).collect();
         let mut first: Option<(&Line, bool, bool)> = None;

@@ -1,4 +1,5 @@
-//! What the ranks said of the state that they copied from others, and beside it what one plain system call takes for as much.
+//! What the ranks reported of the state that they copied from others, and beside it what one plain system call takes
+//! for as much.
 //!
 //! It looks at a job that is over, and has no part in any recovery.
 
@@ -28,13 +29,13 @@ pub struct Copies {
 }
 
 impl Copies {
-    /// Those of a job whose ranks have told this. `None`: nobody has copied anything.
+    /// Those of a job whose ranks have reported this. `None`: no rank has copied anything.
     ///
     /// # Errors
     /// The call cannot be made.
-    pub(super) fn of(told: &[Figures], python: &Path) -> Result<Option<Copies>, Failure> {
+    pub(super) fn of(reported: &[Figures], python: &Path) -> Result<Option<Copies>, Failure> {
         let mut copies = Copies::default();
-        for figures in told {
+        for figures in reported {
             let (Some(bytes), Some(ms)) = (figures.of("copied_bytes"), figures.of("copied_ms")) else { continue };
             if bytes > 0.0 {
                 copies.bytes = copies.bytes.max(bytes);

@@ -1,7 +1,8 @@
-//! Cuts the connections between two processes: from then on packets are dropped on both sides, and neither is told, by FIN or RST.
+//! Cuts the connections between two processes: from then on packets are dropped on both sides, and neither is notified,
+//! by FIN or RST.
 //!
-//! It works from outside, on duplicates of the processes' own sockets: a filter that passes nothing on is attached to them. That
-//! takes Linux 5.6 and the right to trace the processes (root has it).
+//! It works from outside, on duplicates of the processes' own sockets: a filter that passes nothing on is attached to
+//! them. That takes Linux 5.6 and the right to trace the processes (root has it).
 
 use rustix::fd::OwnedFd;
 use rustix::net::{SocketAddrAny, SocketType, getpeername, getsockname, sockopt};
@@ -86,7 +87,7 @@ mod tests {
         here.write_all(b"y").unwrap();
         drop(here);
         there.set_read_timeout(Some(Duration::from_millis(200))).unwrap();
-        let told = there.read(&mut [0]).expect_err("neither a byte nor an end");
-        assert_eq!(told.kind(), io::ErrorKind::WouldBlock);
+        let error = there.read(&mut [0]).expect_err("neither a byte nor an end");
+        assert_eq!(error.kind(), io::ErrorKind::WouldBlock);
     }
 }

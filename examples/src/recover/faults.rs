@@ -27,7 +27,7 @@ pub enum Fault {
     Store,
 }
 
-/// Which rank it is done to. In the ring that gloo's operations go round, positions are told from rank 0.
+/// Which rank it is done to. In the ring that gloo's operations go round, positions are counted from rank 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Victim {
     /// Any rank, chosen by the seed.

@@ -1,4 +1,4 @@
-//! What ranks have told in figures with their answers, from the log of a job that is over.
+//! What ranks have reported in figures with their answers, from the log of a job that is over.
 
 use crate::program::Failure;
 use std::path::Path;
@@ -25,8 +25,8 @@ impl Figures {
         for life in History::open(journal)?.lives() {
             for entry in life.steps(Seq(0)) {
                 let Entry::Step(step) = entry else { continue };
-                let Some(Input::Changed(Change::Worker(said))) = step.input else { continue };
-                let WorkerMessage::Reply { result: Ok(answered), .. } = said.message else { continue };
+                let Some(Input::Changed(Change::Worker(event))) = step.input else { continue };
+                let WorkerMessage::Reply { result: Ok(answered), .. } = event.message else { continue };
                 all.push(Figures { at: step.now, answered });
             }
         }

@@ -1,12 +1,12 @@
 //! One training under supervision, with faults from outside, and what is seen of it.
 
+use super::account::{Ending, Recovery, Started};
 use super::copies::Copies;
 use super::faults::Strike;
 use super::figures::Figures;
 use super::lines::{self, Line, now};
 use super::strategy::Strategy;
 use super::striker::Striker;
-use super::told::{Ending, Recovery, Started};
 use crate::hosts::Hosts;
 use crate::program::{self, Failure};
 use serde::{Deserialize, Serialize};
@@ -52,14 +52,14 @@ pub struct Job {
     pub pace_ms: u64,
     /// How it is to be mended.
     pub strategy: Strategy,
-    /// After so many steps each a copy of the state is kept in memory, with which the job goes on when it has lost all ranks; where
-    /// nothing is said, as the strategy needs it.
+    /// After so many steps each a copy of the state is kept in memory, with which the job goes on when it has lost all
+    /// ranks; where nothing is set, as the strategy needs it.
     pub memory_every: Option<NonZeroU64>,
     /// Every rank leaves children of every kind, under this number.
     pub children: Option<u32>,
 }
 
-/// How long the job trains with fewer ranks before who is lost comes back.
+/// How long the job trains with fewer ranks before the lost ranks come back.
 const GROW_AFTER: Duration = Duration::from_secs(4);
 
 /// What a rank has ended with.
@@ -88,7 +88,7 @@ pub struct Run {
     pub steps: u64,
     /// What ranks have copied of others.
     pub copies: Option<Copies>,
-    /// From what ranks were started; `None` where a host no longer tells.
+    /// From what ranks were started; `None` where a host no longer reports it.
     pub started: Option<Started>,
 }
 
@@ -111,7 +111,7 @@ impl Job {
     /// Trains until a fault ends the job, by this strategy.
     ///
     /// # Errors
-    /// It ended otherwise; the text says why.
+    /// It ended otherwise; the text has the reason.
     pub async fn run_until_ended(&self, strike: &Strike) -> Result<Ending, Failure> {
         let Supervised { hosts, launcher, runtime } = self.supervise(OnOwnerLoss::default(), None).await?;
         let runtime = runtime.build()?;
@@ -139,7 +139,7 @@ impl Job {
     /// Trains to the end: where there are faults, a little beyond the last one.
     ///
     /// # Errors
-    /// The job did not complete, or left no result; the text says why.
+    /// The job did not complete, or left no result; the text has the reason.
     pub async fn run(&self, strikes: &[Strike]) -> Result<Run, Failure> {
         let Supervised { hosts, launcher, runtime } = self.supervise(OnOwnerLoss::default(), None).await?;
         let journal = self.dir.join("journal");
@@ -163,17 +163,17 @@ impl Job {
         let outcomes = (0..self.ranks).map(outcome).collect::<Result<_, _>>()?;
         let python = self.python.clone();
         let looked = tokio::task::spawn_blocking(move || {
-            let told = Figures::all(&journal).map_err(|error| error.to_string())?;
-            Copies::of(&told, &python).map(|copies| (copies, told)).map_err(|error| error.to_string())
+            let figures = Figures::all(&journal).map_err(|error| error.to_string())?;
+            Copies::of(&figures, &python).map(|copies| (copies, figures)).map_err(|error| error.to_string())
         });
-        let (copies, told) = looked.await??;
-        recoveries.iter_mut().for_each(|recovery| recovery.take_builds(&told));
+        let (copies, figures) = looked.await??;
+        recoveries.iter_mut().for_each(|recovery| recovery.take_builds(&figures));
         let steps = until.unwrap_or(self.steps);
         Ok(Run { report, outcomes, lines: lines::read(&self.dir), recoveries, steps, copies, started })
     }
 
-    /// Attaches to the training that goes on in its directory, or prepares its start. The detectors' bounds of a stall and of a
-    /// storm of restarts are `at_worst`, if that is given: else those of a job that is hit a few times.
+    /// Attaches to the training that goes on in its directory, or prepares its start. The detectors' bounds of a stall
+    /// and of a storm of restarts are `at_worst`, if that is given: else those of a job that is hit a few times.
     ///
     /// # Errors
     /// The job's directory cannot be used, or a host's launcher cannot be started.
@@ -211,8 +211,8 @@ impl Job {
         Ok(Supervised { runtime: hosts.sources(runtime, SILENT_AFTER / 10), launcher, hosts })
     }
 
-    /// Whether ranks that start go on from a checkpoint. They sum gradients in another order than those that do not, as the script
-    /// says: such a job is another training.
+    /// Whether ranks that start go on from a checkpoint. They sum gradients in another order than those that do not, as
+    /// the script states: such a job is another training.
     pub fn resumes(&self) -> bool {
         self.strategy.saves() || self.memory_every.or(self.strategy.memory_every()).is_some()
     }

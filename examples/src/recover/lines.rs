@@ -8,7 +8,8 @@ use std::path::Path;
 /// A completed step.
 #[derive(Clone, Debug, Deserialize)]
 pub struct Line {
-    /// When, on the machine's monotonic clock, in seconds. Of a step that this process has not computed: when it had its state.
+    /// When, on the machine's monotonic clock, in seconds. Of a step that this process has not computed: when it had
+    /// its state.
     pub t: f64,
     /// Which.
     pub step: u64,
@@ -47,7 +48,7 @@ pub fn first_common<'a>(
     ends.min_by(|(_, one), (_, other)| one.total_cmp(other))
 }
 
-/// The machine's monotonic clock, in seconds, as Python tells it.
+/// The machine's monotonic clock, in seconds, as Python reads it.
 pub fn now() -> f64 {
     crate::clock::monotonic().as_secs_f64()
 }

@@ -1,5 +1,6 @@
 //! The PyTorch job of the example `pytorch_recover`: its supervision, faults from outside, and what each recovery took.
 
+mod account;
 mod compared;
 mod copies;
 mod cut;
@@ -9,8 +10,8 @@ mod job;
 mod lines;
 mod strategy;
 mod striker;
-mod told;
 
+pub use account::{Account, Ending, Recovery, Started};
 pub use compared::Compared;
 pub use copies::Copies;
 pub use cut::cut;
@@ -18,4 +19,3 @@ pub use faults::{Fault, Strike, Victim};
 pub use job::{Job, Outcome, Run, Supervised};
 pub use lines::{Line as StepLine, first_common, now, read as read_lines};
 pub use strategy::Strategy;
-pub use told::{Ending, Recovery, Started, Told};

@@ -1,10 +1,10 @@
-//! Faults from outside: each in its moment, and what the runtime and the ranks tell of it.
+//! Faults from outside: each in its moment, and what the runtime and the ranks report of it.
 
+use super::account::Recovery;
 use super::cut::cut;
 use super::faults::Strike;
 use super::job::Job;
 use super::lines::{self, Line, now};
-use super::told::Recovery;
 use crate::hosts::kill_host_of;
 use crate::program::Failure;
 use crate::recover::Fault;
@@ -32,7 +32,7 @@ pub(super) struct Struck {
     /// The last step that all ranks had completed.
     pub(super) before: u64,
     pub(super) at: f64,
-    /// What the runtime has told since.
+    /// What the runtime has reported since.
     events: broadcast::Receiver<Arc<TimestampedEvent>>,
 }
 
@@ -44,10 +44,11 @@ pub(super) struct Striker {
 }
 
 impl Striker {
-    /// All of them, one after the other; what each took, and before which step the job is to end then, if there were any.
+    /// All of them, one after the other; what each took, and before which step the job is to end then, if there were
+    /// any.
     ///
     /// # Errors
-    /// The job cannot be told.
+    /// The job cannot be reached.
     pub(super) async fn carry_out(self, strikes: Vec<Strike>) -> io::Result<(Vec<Recovery>, Option<u64>)> {
         let was_hit = !strikes.is_empty();
         let mut recoveries = Vec::new();
@@ -82,7 +83,7 @@ impl Striker {
         Ok(until)
     }
 
-    /// Strikes when its moment has come, so many steps after this one. `None`: nobody was hit.
+    /// Strikes when its moment has come, so many steps after this one. `None`: no process was hit.
     pub(super) async fn strike_in_time(&self, strike: &Strike, from: u64) -> Option<Struck> {
         let target = from + strike.after_steps;
         self.until(|steps| self.last_common(steps) >= Some(target)).await;
@@ -102,7 +103,8 @@ impl Striker {
         }
     }
 
-    /// Waits for the first step of all ranks, but for one that has left, after a recovery; which that was, and when it was completed.
+    /// Waits for the first step of all ranks, but for one that has left, after a recovery; which that was, and when it
+    /// was completed.
     async fn resumed(&self, at: f64, seen: &Seen, has_left: Option<u32>) -> (u64, f64) {
         let common = |steps: &BTreeMap<u32, Vec<Line>>| self.first_common_after(steps, at, seen, has_left);
         self.until(|steps| common(steps).is_some()).await;
@@ -176,8 +178,8 @@ impl Striker {
         all.then(|| steps.values().filter_map(|lines| lines.iter().map(|l| l.step).max()).min()).flatten()
     }
 
-    /// The first step that all ranks have computed after the fault, and when: after everybody had given the old world up, where they
-    /// did, for until then a step that was under way may still have been completed.
+    /// The first step that all ranks have computed after the fault, and when: after every rank had left the old world,
+    /// where they did, for until then a step that was under way may still have been completed.
     fn first_common_after(
         &self,
         steps: &BTreeMap<u32, Vec<Line>>,
@@ -193,7 +195,7 @@ impl Striker {
     }
 }
 
-/// What the runtime has told of a recovery, and when.
+/// What the runtime has reported of a recovery, and when.
 #[derive(Debug, Default)]
 pub(super) struct Seen {
     pub(super) found: Option<f64>,

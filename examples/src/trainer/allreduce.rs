@@ -1,9 +1,9 @@
 //! The collectives: what all ranks of a generation do together.
 //!
 //! Rank 0 is the hub. It takes the others' values in the order of their ranks, sums them in that order, and sends the
-//! result back: the sum has the same bits whoever was first. (A ring would carry less through one process; at ten
-//! kilobytes a step a hub is as fast and can be read in a minute.) No collective has a time limit: a frozen rank makes the
-//! others wait, as it does in NCCL, HCCL or gloo. A dead one ends it at once.
+//! result back: the sum has the same bits whichever rank was first. (A ring would carry less through one process; at
+//! ten kilobytes a step a hub is as fast and can be read in a minute.) No collective has a time limit: a frozen rank
+//! makes the others wait, as it does in NCCL, HCCL or gloo. A dead one ends it at once.
 
 use super::config::Place;
 use super::error::TrainerError;
@@ -78,8 +78,8 @@ impl Group {
 
     /// Succeeds on every rank if all ranks have the same `digest`.
     ///
-    /// This is the last collective: rank 0 answers only after it has heard from everybody, so that nobody leaves while it
-    /// is still listening.
+    /// This is the last collective: rank 0 answers only after it has received from every rank, so that no rank leaves
+    /// while it is still listening.
     pub(super) fn agree(&mut self, digest: [u8; 32]) -> Result<(), TrainerError> {
         match &mut self.role {
             Role::Hub(peers) => {
@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn a_broadcast_gives_everybody_the_bytes_of_rank_0() {
+    fn a_broadcast_gives_all_ranks_the_bytes_of_rank_0() {
         let received = on_all(&mut group(3), |rank, group| {
             let mut bytes = [u8::try_from(rank).unwrap() + 7; 5];
             group.broadcast(&mut bytes).unwrap();

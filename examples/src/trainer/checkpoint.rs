@@ -135,7 +135,7 @@ impl CheckpointStore {
 
     /// The newest sound checkpoint of at most `steps` steps, with its path.
     ///
-    /// One that is not sound is told to `passed_over` and left where it is: training soon writes over it.
+    /// One that is not sound is reported to `passed_over` and left where it is: training soon writes over it.
     pub(super) fn newest(
         &self,
         steps: u64,
@@ -180,7 +180,7 @@ impl CheckpointStore {
     /// Deletes all but the last [`KEPT`] checkpoints up to `newest`, which has just been saved.
     ///
     /// Checkpoints of later steps are unsound ones that were passed over: they do not count, and stay until they are
-    /// written anew.
+    /// written again.
     pub(super) fn delete_old(&self, newest: u64) -> io::Result<()> {
         let checkpoints = self.checkpoints()?;
         for path in checkpoints.range(..=newest).rev().skip(KEPT).map(|(_, path)| path) {

@@ -1,4 +1,4 @@
-//! What a rank is told: its place in the world by the launcher's environment, the rest by the command line.
+//! What a rank is given: its place in the world by the launcher's environment, the rest by the command line.
 //!
 //! Nothing here touches a file or a socket.
 
@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use super::data::{BATCH_PER_RANK, IMAGES};
 use super::error::TrainerError;
 
-/// The largest world. Rank 0 sums everybody's gradients itself, which is simple but does not grow far.
+/// The largest world. Rank 0 sums all ranks' gradients itself, which is simple but does not grow far.
 pub const MAX_WORLD_SIZE: u32 = 64;
 /// The longest job id, in bytes.
 pub const MAX_JOB_BYTES: usize = 256;
@@ -36,8 +36,8 @@ pub struct Place {
 }
 
 impl Place {
-    /// Reads `TASKD_JOB`, `TASKD_GENERATION`, `TASKD_RANK` and `TASKD_WORLD_SIZE`, which the local launcher sets. A job on several hosts
-    /// has a `TASKD_JOB` on each: `TRAINER_JOB`, where it is set, says how the job is called on all.
+    /// Reads `TASKD_JOB`, `TASKD_GENERATION`, `TASKD_RANK` and `TASKD_WORLD_SIZE`, which the local launcher sets. A job
+    /// on several hosts has a `TASKD_JOB` on each: `TRAINER_JOB`, where it is set, is the job's name on all.
     ///
     /// # Errors
     /// [`TrainerError::Environment`] names the variable that is missing or is not what it should be.

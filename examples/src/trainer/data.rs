@@ -17,7 +17,7 @@ pub(super) const BATCH_PER_RANK: usize = 16;
 static FILE: &[u8; HEADER + IMAGES * (PIXELS + 1)] = include_bytes!("../../data/digits.bin");
 const HEADER: usize = 12;
 const BLACK: f32 = 16.0;
-/// Tells the shuffling from every other use of the seed.
+/// Separates the shuffling from every other use of the seed.
 const SHUFFLE: u64 = 1;
 
 /// The whole data set in memory, pixels scaled to `0.0 ..= 1.0`.

@@ -1,6 +1,6 @@
 //! Files that are whole or not there.
 //!
-//! A file is written under another name, synced, and only then renamed. Whoever reads it sees the old content or the new
+//! A file is written under another name, synced, and only then renamed. A reader sees the old content or the new
 //! content, also after a kill or a power cut at the worst moment. Nothing here knows what the files mean.
 
 use std::ffi::OsStr;
@@ -44,7 +44,7 @@ pub(super) fn prepare(directory: &Path) -> Result<(), TrainerError> {
     fs::create_dir_all(directory).map_err(TrainerError::io(named("make")))?;
     for path in list(directory).map_err(TrainerError::io(named("read")))? {
         if path.extension() == Some(OsStr::new(PARTIAL)) {
-            // Harmless if it stays: nobody reads it.
+            // Harmless if it stays: no process reads it.
             let _ = fs::remove_file(path);
         }
     }

@@ -6,7 +6,7 @@ use std::io;
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// What ends the training of one rank. Each message is for the person who has to act.
+/// What ends the training of one rank. Each message is for the operator that has to act.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum TrainerError {
@@ -32,8 +32,8 @@ pub enum TrainerError {
     },
     /// The connection to another rank ended before training did.
     ///
-    /// Rank 0 is connected to everybody, so it names the rank that is really gone. All others are connected to rank 0
-    /// only: they lose it when it dies, and also when it leaves because it lost somebody else.
+    /// Rank 0 is connected to every rank, so it names the rank that is really gone. All others are connected to rank 0
+    /// only: they lose it when it dies, and also when it leaves because it lost another rank.
     #[error("lost rank {rank}; start all ranks again as a new generation")]
     PeerLost {
         /// The rank at the other end.
@@ -48,7 +48,7 @@ pub enum TrainerError {
         generation: u64,
         /// How long this rank waited.
         within: Duration,
-        /// Who or what did not come.
+        /// The rank or file that did not come.
         missing: String,
     },
     /// Rank 0 did not take this rank in: it belongs to another generation or job.

@@ -1,4 +1,4 @@
-//! What rank 0 writes for those who watch: one line a step, and the result at the end.
+//! What rank 0 writes for observers: one line a step, and the result at the end.
 //!
 //! The lines are for watching only: training never reads them, and goes on if they cannot be written.
 

@@ -1,10 +1,10 @@
 //! A small data-parallel training program, for the examples to supervise.
 //!
 //! It is an ordinary training program in miniature: real data (the handwritten digits of the UCI repository), a small
-//! network, gradients averaged over all ranks at every step, checkpoints, and a restart that goes on from the newest one.
-//! One process is one rank. It is deterministic to the bit: the same seed and world size end in the same state and loss,
-//! whatever the timing and however often the job is killed and started again. That is what makes it a yardstick for
-//! recovery.
+//! network, gradients averaged over all ranks at every step, checkpoints, and a restart that goes on from the newest
+//! one. One process is one rank. It is deterministic to the bit: the same seed and world size end in the same state and
+//! loss, whatever the timing and however often the job is killed and started again. That is what makes it a yardstick
+//! for recovery.
 //!
 //! It never watches over other ranks and never restarts anything. When a rank dies, the others end with
 //! [`TrainerError::PeerLost`], as a training job does when its collective fails; the rest is the supervisor's.
@@ -22,7 +22,7 @@
 //! | `rendezvous.rs` | how the ranks of a generation find each other |
 //! | `wire.rs` | sockets: waiting, sending, receiving |
 //! | `checkpoint.rs` | states on disk |
-//! | `metrics.rs` | lines and results for those who watch |
+//! | `metrics.rs` | lines and results for observers |
 //! | `durable.rs` | files that are whole or not there |
 //! | `config.rs`, `error.rs`, `notes.rs`, `clock.rs`, `rng.rs` | settings, errors, stderr, time, random numbers |
 
@@ -57,14 +57,15 @@ use model::PARAMETERS;
 use recorder::Recorder;
 use state::TrainState;
 
-/// Trains as the rank that `config` says, from the newest checkpoint to the last step.
+/// Trains as the rank of `config`, from the newest checkpoint to the last step.
 ///
 /// Calls `on_step` after each completed step with the number of steps completed since the beginning of the job; a
-/// resumed run begins above 1. Blocks until training is done, a peer is lost, or something fails that training cannot do
-/// without. While a peer is frozen it waits.
+/// resumed run begins above 1. Blocks until training is done, a peer is lost, or something fails that training cannot
+/// do without. While a peer is frozen it waits.
 ///
 /// # Errors
-/// See [`TrainerError`]. After an error nothing is left to clean up: all ranks can be started again in a new generation.
+/// See [`TrainerError`]. After an error nothing is left to clean up: all ranks can be started again in a new
+/// generation.
 pub fn run(config: &TrainerConfig, mut on_step: impl FnMut(u64)) -> Result<TrainerOutcome, TrainerError> {
     config.check()?;
     let digits = Digits::load();
@@ -121,8 +122,8 @@ pub fn run_as_process(settings: TrainerSettings, on_step: impl FnMut(u64)) -> Ex
     }
 }
 
-/// The state to start from, the same on all ranks: rank 0 finds it and sends it to the others, so that it does not matter
-/// what each of them would find on disk.
+/// The state to start from, the same on all ranks: rank 0 finds it and sends it to the others, so that it does not
+/// matter what each of them would find on disk.
 fn starting_state(
     config: &TrainerConfig,
     group: &mut Group,

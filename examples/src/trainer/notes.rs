@@ -1,6 +1,6 @@
-//! What a rank says on stderr.
+//! What a rank prints on stderr.
 //!
-//! Saying something never fails and never stops a rank: a rank whose stderr leads nowhere trains on in silence.
+//! Printing never fails and never stops a rank: a rank whose stderr leads nowhere trains on in silence.
 
 use std::collections::BTreeMap;
 use std::error::Error;
@@ -29,14 +29,14 @@ pub(super) fn say_error(rank: Option<u32>, error: &TrainerError) {
     }
 }
 
-/// Failures that training survives. Each kind is said once and counted every time.
+/// Failures that training survives. Each kind is printed once and counted every time.
 #[derive(Debug, Default)]
 pub(super) struct Setbacks {
     counts: BTreeMap<(&'static str, io::ErrorKind), u64>,
 }
 
 impl Setbacks {
-    /// Rank 0 could not do what `doing` says ("write checkpoint") with `path`, and goes on without.
+    /// Rank 0 could not do `doing` ("write checkpoint") with `path`, and goes on without.
     pub(super) fn note(&mut self, doing: &'static str, path: &Path, error: &io::Error) {
         let count = self.counts.entry((doing, error.kind())).or_insert(0);
         *count += 1;

@@ -1,8 +1,8 @@
 //! How the ranks of one generation find each other.
 //!
-//! Rank 0 listens on a port that the system picks and publishes it in the file `generation-<g>.addr`. The others wait for
-//! that file, connect and say who they are. Rank 0 takes in only ranks of its own job, generation and world size, each of
-//! them once: leftovers of an earlier generation, be they files or processes, never meet a newer one.
+//! Rank 0 listens on a port that the system picks and publishes it in the file `generation-<g>.addr`. The others wait
+//! for that file, connect and send their place. Rank 0 takes in only ranks of its own job, generation and world size,
+//! each of them once: leftovers of an earlier generation, be they files or processes, never meet a newer one.
 
 use std::fs;
 use std::io::{self, ErrorKind};
@@ -20,7 +20,7 @@ use super::durable;
 use super::error::TrainerError;
 use super::wire::{Peer, receive_message, send_message, wait_readable};
 
-/// How long rank 0 listens to one newcomer that has connected and says nothing. Others wait that long behind it.
+/// How long rank 0 waits for the message of one peer that has connected. Others wait that long behind it.
 const HELLO_WITHIN: Duration = Duration::from_secs(2);
 /// How often the others look for the address of rank 0.
 const LOOK_EVERY: Duration = Duration::from_millis(5);
@@ -28,12 +28,12 @@ const LOOK_EVERY: Duration = Duration::from_millis(5);
 /// What rank 0 publishes.
 #[derive(Debug, Serialize, Deserialize)]
 struct Published {
-    /// Tells the address from that of an earlier job, should the directory have been used before.
+    /// Distinguishes the address from that of an earlier job, should the directory have been used before.
     job: String,
     address: SocketAddr,
 }
 
-/// Rank 0's answer to a newcomer, whose own first message is its [`Place`].
+/// Rank 0's answer to a joining rank, whose own first message is its [`Place`].
 #[derive(Debug, PartialEq, Serialize, Deserialize)]
 enum Answer {
     Welcome,
@@ -83,7 +83,7 @@ impl<'a> Rendezvous<'a> {
     fn listen_and_publish(&self) -> Result<TcpListener, TrainerError> {
         let listen = || -> io::Result<(TcpListener, SocketAddr)> {
             let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
-            // `accept` is called when somebody is there; should that one be gone by then, it must not wait for the next.
+            // `accept` is called when a peer is there; should that one be gone by then, it must not wait for the next.
             listener.set_nonblocking(true)?;
             let address = listener.local_addr()?;
             Ok((listener, address))
@@ -103,9 +103,9 @@ impl<'a> Rendezvous<'a> {
         let mut peers: Vec<Peer> = Vec::new();
         let mut turned_away = 0_u64;
         while peers.len() + 1 < self.place.world_size as usize {
-            let somebody_is_there = wait_readable(listener.as_fd(), &peers, Some(self.deadline))?;
-            // Those who are turned away do not make the time longer, however many they are.
-            if !somebody_is_there || (turned_away > 0 && self.is_over()) {
+            let a_peer_is_there = wait_readable(listener.as_fd(), &peers, Some(self.deadline))?;
+            // Peers that are refused do not make the time longer, however many they are.
+            if !a_peer_is_there || (turned_away > 0 && self.is_over()) {
                 let missing = (1..self.place.world_size).filter(|rank| peers.iter().all(|peer| peer.rank != *rank));
                 let missing: Vec<String> = missing.map(|rank| rank.to_string()).collect();
                 let missing = missing.join(", ");
@@ -114,7 +114,7 @@ impl<'a> Rendezvous<'a> {
                 );
             }
             match listener.accept() {
-                Ok((newcomer, _)) => match self.take_in(&peers, newcomer) {
+                Ok((joining, _)) => match self.take_in(&peers, joining) {
                     Ok(peer) => peers.push(peer),
                     // A stranger, or one that has gone again. The right one may still come.
                     Err(_) => turned_away += 1,
@@ -126,20 +126,20 @@ impl<'a> Rendezvous<'a> {
         Ok(peers)
     }
 
-    fn take_in(&self, peers: &[Peer], newcomer: TcpStream) -> io::Result<Peer> {
-        newcomer.set_nodelay(true)?;
-        newcomer.set_read_timeout(Some(HELLO_WITHIN))?;
-        let theirs: Place = receive_message(&newcomer)?;
+    fn take_in(&self, peers: &[Peer], joining: TcpStream) -> io::Result<Peer> {
+        joining.set_nodelay(true)?;
+        joining.set_read_timeout(Some(HELLO_WITHIN))?;
+        let theirs: Place = receive_message(&joining)?;
         if let Some(objection) = self.objection(peers, &theirs) {
-            send_message(&newcomer, &Answer::Refused(objection.clone()))?;
+            send_message(&joining, &Answer::Refused(objection.clone()))?;
             return Err(io::Error::other(objection));
         }
-        send_message(&newcomer, &Answer::Welcome)?;
-        newcomer.set_read_timeout(None)?;
-        Ok(Peer { rank: theirs.rank, stream: newcomer })
+        send_message(&joining, &Answer::Welcome)?;
+        joining.set_read_timeout(None)?;
+        Ok(Peer { rank: theirs.rank, stream: joining })
     }
 
-    /// Why rank 0 does not take in the one who says to be `theirs`, if it does not.
+    /// Returns the reason why rank 0 refuses a peer that claims to be `theirs`, if it does.
     fn objection(&self, peers: &[Peer], theirs: &Place) -> Option<String> {
         let Place { job, generation, rank, world_size } = self.place;
         if (job, generation, world_size) != (&theirs.job, &theirs.generation, &theirs.world_size) {
@@ -251,7 +251,7 @@ mod tests {
             let answer: Answer = receive_message(&stream).unwrap();
             assert!(matches!(answer, Answer::Refused(_)), "{stranger:?} was taken in");
         }
-        // Somebody who does not speak the language is turned away, too, and one who goes at once harms nobody.
+        // A peer of another protocol is refused, too, and one that leaves at once does no harm.
         TcpStream::connect(address).unwrap().write_all(b"GET / HTTP/1.1\r\n\r\n").unwrap();
         drop(TcpStream::connect(address).unwrap());
 
@@ -280,7 +280,7 @@ mod tests {
         let same_job = config(dir.path(), 0, 1).place.job;
         let someone = TcpListener::bind("127.0.0.1:0").unwrap();
         let leftovers = [
-            // Somebody who is there, but not for us; and a reserved port, where nobody listens any more.
+            // A process that listens, but not for this job; and a reserved port, where no process listens any more.
             Published { job: "an earlier one".into(), address: someone.local_addr().unwrap() },
             Published { job: same_job, address: "127.0.0.1:1".parse().unwrap() },
         ];
@@ -289,9 +289,9 @@ mod tests {
             fs::create_dir_all(&directory).unwrap();
             fs::write(directory.join("generation-3.addr"), serde_json::to_vec(&leftover).unwrap()).unwrap();
             let threads = join_all(dir.path(), [1, 2, 0]);
-            // Nobody leaves before all have met.
-            let everybody: Vec<_> = threads.into_iter().map(|rank| rank.join().unwrap()).collect();
-            assert!(everybody.iter().all(Result::is_ok), "{everybody:?}");
+            // No rank leaves before all have met.
+            let all_ranks: Vec<_> = threads.into_iter().map(|rank| rank.join().unwrap()).collect();
+            assert!(all_ranks.iter().all(Result::is_ok), "{all_ranks:?}");
         }
     }
 

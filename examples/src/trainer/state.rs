@@ -13,7 +13,7 @@ const LEARNING_RATE: f32 = 0.05;
 const MOMENTUM: f32 = 0.9;
 /// Largest noise added to a pixel while training, on the scale of 0.0 (white) to 1.0 (black).
 const PIXEL_NOISE: f32 = 0.05;
-/// Tells the noise of the ranks from every other use of a seed.
+/// Separates the noise of the ranks from every other use of a seed.
 const NOISE: u64 = 2;
 
 /// What a checkpoint holds: with it, the same seed and the same world size training goes on as if nothing had happened.
@@ -51,7 +51,8 @@ impl TrainState {
         loss / BATCH_PER_RANK as f32
     }
 
-    /// The rest of the step, alike on all ranks: stochastic gradient descent with momentum, on the world's mean gradient.
+    /// The rest of the step, alike on all ranks: stochastic gradient descent with momentum, on the world's mean
+    /// gradient.
     pub(super) fn apply(&mut self, gradient: &[f32]) {
         for ((parameter, momentum), slope) in self.parameters.iter_mut().zip(&mut self.momentum).zip(gradient) {
             *momentum = MOMENTUM * *momentum + slope;

@@ -1,7 +1,7 @@
 //! Waiting for and talking to other ranks, over blocking sockets.
 //!
-//! A wait ends when there is something to read, or when somebody is gone. It never ends because somebody is slow: that
-//! is for those to judge who see the whole job.
+//! A wait ends when there is something to read, or when a peer is gone. It never ends because a peer is slow: that
+//! is for the supervisor to judge, which sees the whole job.
 
 use std::io::{self, Read, Write};
 use std::net::TcpStream;
@@ -58,8 +58,8 @@ pub(super) fn receive(peers: &mut [Peer], index: usize, buffer: &mut [u8]) -> Re
     Ok(())
 }
 
-/// Waits until `source` has something to read (or its end), which gives `true`, or until `deadline`, which gives `false`.
-/// If one of `peers` is gone before `source` has anything, that is the error.
+/// Waits until `source` has something to read (or its end), which gives `true`, or until `deadline`, which gives
+/// `false`. If one of `peers` is gone before `source` has anything, that is the error.
 pub(super) fn wait_readable(
     source: BorrowedFd<'_>,
     peers: &[Peer],
@@ -94,8 +94,8 @@ pub(super) fn send_message(mut stream: &TcpStream, message: &impl Serialize) -> 
     stream.write_all(&[&length.to_le_bytes(), json.as_slice()].concat())
 }
 
-/// Receives what [`send_message`] sent. Reads not one byte more, so that what follows the message is left in the socket.
-/// Takes any bytes; how long it waits for them is set on the socket.
+/// Receives what [`send_message`] sent. Reads not one byte more, so that what follows the message is left in the
+/// socket. Takes any bytes; how long it waits for them is set on the socket.
 pub(super) fn receive_message<T: DeserializeOwned>(mut stream: &TcpStream) -> io::Result<T> {
     let mut length = [0; 4];
     stream.read_exact(&mut length)?;

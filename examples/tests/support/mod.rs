@@ -1,4 +1,5 @@
-//! Starts the programs that cargo has built beside a test, and reads what they print. Shared with the tests of `taskd-soak`.
+//! Starts the programs that cargo has built beside a test, and reads what they print. Shared with the tests of
+//! `taskd-soak`.
 
 #![allow(dead_code)] // each test program uses a part of it
 
@@ -34,9 +35,9 @@ pub(crate) fn account(output: &Output) -> Value {
 pub(crate) fn refusal(command_line: &str) -> String {
     let (name, args) = command_line.split_once(' ').expect("a program and its flags");
     let output = example(name).args(args.split(' ')).output().expect("it runs");
-    let said = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert_eq!((output.status.code(), output.stdout.len()), (Some(64), 0), "{said}");
-    said.lines().next().unwrap_or_default().to_owned()
+    let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!((output.status.code(), output.stdout.len()), (Some(64), 0), "{stderr}");
+    stderr.lines().next().unwrap_or_default().to_owned()
 }
 
 /// Returns true, and reports it, if `TASKD_SKIP` names PyTorch.

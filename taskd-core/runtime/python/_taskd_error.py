@@ -20,8 +20,8 @@ def install(steps, say):
 
     def excepthook(kind, value, trace):
         # A standby without a rank has no error file, and would park at the variable.
-        is_nobody = getattr(sys.modules.get("_taskd_standby_prepare"), "current", None)
-        path = None if is_nobody else os.environ.get("TASKD_ERROR_FILE")
+        has_no_rank = getattr(sys.modules.get("_taskd_standby_prepare"), "current", None)
+        path = None if has_no_rank else os.environ.get("TASKD_ERROR_FILE")
         is_error = issubclass(kind, Exception) or kind.__name__ == "StepAborted"  # not an exit or an interrupt
         if path and steps.is_rank() and is_error:
             try:

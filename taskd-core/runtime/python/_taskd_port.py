@@ -84,7 +84,7 @@ def ask(path, port, waits=True):
 
 def received(_socket, with_launcher):
     room = _socket.CMSG_SPACE(4)
-    said, ancillary, _, _ = with_launcher.recvmsg(HOST_BYTES_MAX, room, _socket.MSG_CMSG_CLOEXEC)
+    message, ancillary, _, _ = with_launcher.recvmsg(HOST_BYTES_MAX, room, _socket.MSG_CMSG_CLOEXEC)
     for level, kind, content in ancillary:
         if level == _socket.SOL_SOCKET and kind == _socket.SCM_RIGHTS:
             fd = memoryview(content)[:4].cast("i")[0]
@@ -93,7 +93,7 @@ def received(_socket, with_launcher):
             except BaseException:
                 os.close(fd)
                 raise
-            return Listener(fd, said.decode("utf-8", "replace").rstrip("\n"))
+            return Listener(fd, message.decode("utf-8", "replace").rstrip("\n"))
     return None
 
 

@@ -142,7 +142,7 @@ def join_page(fd, seated=None):
     """Starts all parts in this process, which is the rank."""
     os.environ[OF_RANK] = str(os.getpid())  # the processes that it starts are not the rank
     name_us(fd)
-    tell_of_another_package()
+    report_another_package()
     framework = load_framework()
     steps, imports = Steps(os.getpid(), *hold_page(fd)), after_imports(seated)
     follow_framework(framework, steps, imports.wait)
@@ -330,7 +330,7 @@ class Steps(object):
         self.pid = pid
         self.move(*words)
         self.then = []  # functions that are called with the number of each completed step
-        self.is_said = False  # true if the program reports completed steps itself
+        self.is_reported = False  # true if the program reports completed steps itself
 
     def move(self, step, step_time, generation, in_loop, named=None, started=None):
         """Moves the count to these words."""
@@ -350,7 +350,7 @@ class Steps(object):
     def completed_by(self, optimizer, remembered):
         """Counts a step that an optimizer has completed. `remembered(optimizer)` returns the number of steps in the
         optimizer's state, this one included, or 0 if the state has none."""
-        if self.is_said:
+        if self.is_reported:
             return
         # The count is kept in the optimizer: a later optimizer may get the id of a deleted one.
         # Some optimizers step once for each parameter group: each group has its own count.
@@ -378,9 +378,9 @@ class Steps(object):
         """Records whether the program is in a `taskd.steps` loop."""
         self.in_loop.value = is_so
 
-    def says(self, number):
+    def report(self, number):
         """Sets the number of completed steps to the program's. The steps of optimizers are not counted from then on."""
-        self.is_said = True
+        self.is_reported = True
         self.step_time.value = now_ns()
         self.step.value = number
         for then in self.then:
@@ -395,7 +395,7 @@ def first_parameter(optimizer):
         return None
 
 
-def tell_of_another_package():
+def report_another_package():
     """Reports, in one rank of each host, another package named `taskd`: this one comes first on the path."""
     own = os.path.join(here(), "taskd")
     if os.environ.get("TASKD_LOCAL_RANK", "0") != "0" or not os.path.isdir(own):
@@ -405,11 +405,11 @@ def tell_of_another_package():
             other = os.path.join(place or os.curdir, name)
             is_same = os.path.dirname(os.path.realpath(other)) == os.path.realpath(own)
             if os.path.isfile(other) and not is_same and not is_installed(os.path.dirname(other)):
-                told = (
+                why = (
                     "%s is not what this program imports as taskd: in effect is %s, of the "
                     "launcher; rename one to use both"
                 )
-                return say(told % (os.path.abspath(other), own))
+                return say(why % (os.path.abspath(other), own))
 
 
 def is_installed(directory):
@@ -501,11 +501,11 @@ class AfterImport(object):
         def exec_module(module):
             del loader.exec_module  # restores the original
             run(module)
-            self.tell(name, module)
+            self.notify(name, module)
 
         loader.exec_module = exec_module
 
-    def tell(self, name, module):
+    def notify(self, name, module):
         for then in self.waiting.pop(name, ()):
             try:
                 then(module)

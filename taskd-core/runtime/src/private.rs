@@ -275,8 +275,8 @@ mod tests {
         set_mode(&open_to_all, 0o1777);
         make_dir(&open_to_all.join("made")).unwrap();
         set_mode(&open_to_all, 0o777);
-        let said = why(make_dir(&inside.join("new")));
-        assert!(said.contains("open (mode 0777)") && said.contains("chmod go-w"), "{said}");
+        let error = why(make_dir(&inside.join("new")));
+        assert!(error.contains("open (mode 0777)") && error.contains("chmod go-w"), "{error}");
         assert!(!inside.join("new").exists(), "nothing is made there");
     }
 
@@ -306,8 +306,8 @@ mod tests {
         if let Err(error) = let_another_write(&own) {
             return println!("skipped: this file system has no access control lists: {error}");
         }
-        let said = why(check_dir(&own));
-        assert!(said.contains("own (mode 0775)") && said.contains("chmod go-w"), "{said}");
+        let reason = why(check_dir(&own));
+        assert!(reason.contains("own (mode 0775)") && reason.contains("chmod go-w"), "{reason}");
         set_mode(&own, 0o755); // now the list grants no other user write access
         check_dir(&own).unwrap();
     }
@@ -326,8 +326,8 @@ mod tests {
         let (file, to_file) = (dir.path().join("file"), dir.path().join("to-file"));
         fs::write(&file, "precious").unwrap();
         symlink(&file, &to_file).unwrap();
-        for said in [why(open(&to_file)), why(create(&to_file)), why(open_to_read(&to_file))] {
-            assert!(said.contains("symbolic link"), "{said}");
+        for error in [why(open(&to_file)), why(create(&to_file)), why(open_to_read(&to_file))] {
+            assert!(error.contains("symbolic link"), "{error}");
         }
         write(&to_file, b"new").unwrap();
         assert_eq!(fs::read_to_string(file).unwrap(), "precious");
@@ -338,8 +338,8 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let fifo = dir.path().join("fifo");
         rustix::fs::mknodat(rustix::fs::CWD, &fifo, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).unwrap();
-        for said in [why(open(&fifo)), why(create(&fifo)), why(open_to_read(&fifo)), why(read(&fifo, 9))] {
-            assert!(said.contains("is no regular file"), "{said}");
+        for error in [why(open(&fifo)), why(create(&fifo)), why(open_to_read(&fifo)), why(read(&fifo, 9))] {
+            assert!(error.contains("is no regular file"), "{error}");
         }
         assert!(why(make_dir(&fifo)).contains("directory"));
     }
@@ -360,10 +360,10 @@ mod tests {
         for path in [&theirs, &file, &link] {
             give(path);
         }
-        for said in
+        for error in
             [why(make_dir(&theirs)), why(make_dir(&theirs.join("ours"))), why(check_dir(&link)), why(open(&file))]
         {
-            assert!(said.contains("belongs to user 65534, and this process is user 0"), "{said}");
+            assert!(error.contains("belongs to user 65534, and this process is user 0"), "{error}");
         }
     }
 }

@@ -18,7 +18,7 @@ class Step:
         for _ in range_of(2):  # an epoch that is over, and a new one
             epoch, batches = self.epochs.get(id(source)) or (epoch_of(source), None)
             if batches is None:
-                for part in told_of_epochs(source):
+                for part in epoch_targets(source):
                     part.set_epoch(epoch)
                 batches = iter(source)
             self.epochs[id(source)] = epoch, batches
@@ -49,7 +49,7 @@ class Step:
 PARTS_MAX, MEMBERS_MAX = 64, 16  # of one source; of one list in it
 
 
-def told_of_epochs(source):
+def epoch_targets(source):
     """Returns the objects whose `set_epoch` is to be called: the source, or the samplers and loaders in it. Each of
     these sets the epoch of the objects that it contains."""
     waiting, seen, found = [source], [], []
@@ -89,8 +89,8 @@ def may_be_gone_through(value):
 
 def epoch_of(source):
     """Returns the epoch of a source: the attribute `epoch` of torch's samplers, `iteration` of accelerate's loaders."""
-    said = (getattr(part, name, None) for part in told_of_epochs(source) for name in ("epoch", "iteration"))
-    return next((one for one in said if type(one) is int and one >= 0), 0)
+    numbers = (getattr(part, name, None) for part in epoch_targets(source) for name in ("epoch", "iteration"))
+    return next((one for one in numbers if type(one) is int and one >= 0), 0)
 
 
 def steps(state=None, data=None, until=None, start=0, retry_on=(), with_rank=None, callbacks=None):

@@ -21,21 +21,21 @@ os.execv(sys.executable, [sys.executable, "-c", os.environ["PROGRAM"]])
 async fn a_program_that_the_rank_becomes_goes_on_in_the_same_file() {
     let program = format!("{PRELUDE}{EXECS}");
     let rank = Rank::start(&["python3", "-c", &program], &[("PROGRAM", &program)]).await;
-    rank.said("done").await;
+    rank.printed("done").await;
     let mut recording = rank.recording().await;
     let mut ranges = Vec::new();
-    let mut told = told(&mut recording, &mut ranges);
-    told.retain(|record| record != "mark User(0) \"of a thread\""); // the exec may come first
+    let mut found = records_of(&mut recording, &mut ranges);
+    found.retain(|record| record != "mark User(0) \"of a thread\""); // the exec may come first
     let expected = [0, 1, 2]
         .map(|turn| [format!("mark User(0) \"turn {turn}\""), format!("begin {turn} Forward \"never ended\"")]);
-    assert_eq!(told, expected.concat());
+    assert_eq!(found, expected.concat());
     let is_running: Vec<bool> = recording.threads().iter().map(|thread| !thread.has_ended).collect();
     assert_eq!(
         is_running.iter().filter(|running| **running).count(),
         1,
         "the threads before have ended: {is_running:?}"
     );
-    assert_eq!(recording.hooked(), Switches::NONE.with(Kind::SaveCheckpoint), "what the last program says");
+    assert_eq!(recording.hooked(), Switches::NONE.with(Kind::SaveCheckpoint), "what the last program reports");
     assert_eq!(recording.losses(), Losses::default());
     rank.end().await;
 }

@@ -1,4 +1,4 @@
-//! What breaks under a rank: it goes on, what is lost is counted, and it is told in one sentence.
+//! What breaks under a rank: it goes on, what is lost is counted and reported in one sentence.
 
 use crate::support::*;
 use rustix::io::Errno;
@@ -33,35 +33,35 @@ signal.pause()
 /// Why a rank cannot record after it has done this.
 async fn why_after(what: &str) -> String {
     let rank = Rank::python(&format!("{NO_MEMORY}{what}{FAILS}"), &[]).await;
-    rank.said("done").await;
-    let told = rank.said("open -1").await;
+    rank.printed("done").await;
+    let output = rank.printed("open -1").await;
     rank.end().await;
-    told
+    output
 }
 
 #[tokio::test]
 async fn without_memory_a_rank_goes_on_without_a_recorder() {
-    let told = why_after("leave_no_memory()").await;
-    assert_eq!(told, "no recorder: No space left on device (os error 28); training continues without it");
+    let output = why_after("leave_no_memory()").await;
+    assert_eq!(output, "no recorder: No space left on device (os error 28); training continues without it");
 }
 
 #[tokio::test]
 async fn memory_that_is_none_is_refused_in_a_sentence() {
-    let told = why_after("os.environ['TASKD_LIFELINE'] = '/nonexistent'").await;
+    let output = why_after("os.environ['TASKD_LIFELINE'] = '/nonexistent'").await;
     let why = "/nonexistent, which TASKD_LIFELINE names: No such file or directory (os error 2)";
-    assert_eq!(told, format!("no recorder: {why}; training continues without it"));
-    let told = why_after("os.environ['TASKD_LIFELINE'] = '/dev/zero'").await;
-    assert!(told.contains("does not begin with a lifeline page of version 1"), "{told}");
-    let told = why_after("os.environ['TASKD_LIFELINE'] = sys.executable").await;
-    assert!(told.starts_with("no recorder: "), "{told}");
+    assert_eq!(output, format!("no recorder: {why}; training continues without it"));
+    let output = why_after("os.environ['TASKD_LIFELINE'] = '/dev/zero'").await;
+    assert!(output.contains("does not begin with a lifeline page of version 1"), "{output}");
+    let output = why_after("os.environ['TASKD_LIFELINE'] = sys.executable").await;
+    assert!(output.starts_with("no recorder: "), "{output}");
     let on_disk = "
 import tempfile
 file = tempfile.NamedTemporaryFile()
 with open(os.environ['TASKD_LIFELINE'], 'rb') as memory:
     file.write(memory.read()), file.flush()
 os.environ['TASKD_LIFELINE'] = file.name";
-    let told = why_after(on_disk).await;
-    assert!(told.starts_with("no recorder: its length is not sealed"), "{told}");
+    let output = why_after(on_disk).await;
+    assert!(output.starts_with("no recorder: its length is not sealed"), "{output}");
 }
 
 const OTHER_THREADS: &str = r#"
@@ -84,16 +84,16 @@ async fn other_thread_after(breaks: &str, from_outside: impl AsyncFnOnce(&Rank))
     let go = dir.path().join("go");
     let program = format!("{NO_MEMORY}def break_something():\n    {breaks}\n{OTHER_THREADS}");
     let rank = Rank::python(&program, &[("GO", go.to_str().unwrap())]).await;
-    rank.said("open").await;
+    rank.printed("open").await;
     from_outside(&rank).await;
     std::fs::write(&go, "").unwrap();
-    rank.said("done").await;
+    rank.printed("done").await;
     let mut recording = rank.recording().await;
     let others = usize::from(breaks == "pass") * 5;
     let mut expected = vec!["mark User(0) \"before\""];
     expected.extend(std::iter::repeat_n("mark User(0)", others));
     expected.push("mark User(0) \"after\"");
-    assert_eq!(told(&mut recording, &mut Vec::new()), expected, "{breaks}");
+    assert_eq!(records_of(&mut recording, &mut Vec::new()), expected, "{breaks}");
     let losses = if others > 0 { Losses::default() } else { Losses { refused: 5, threads: 1, ..Losses::default() } };
     assert_eq!(recording.losses(), losses, "{breaks}");
     rank.end().await;

@@ -24,12 +24,12 @@ signal.pause()
 #[tokio::test]
 async fn forked_and_started_helpers_record_nothing() {
     let rank = Rank::python(FORKS, &[]).await;
-    rank.said("done").await;
-    assert_eq!(rank.said("forked").await, "0", "it saw everything off");
-    let helper = rank.said("helper").await;
+    rank.printed("done").await;
+    assert_eq!(rank.printed("forked").await, "0", "it saw everything off");
+    let helper = rank.printed("helper").await;
     assert!(helper.starts_with("0 ") && helper.ends_with("a process that the rank has started"), "{helper}");
     let mut recording = rank.recording().await;
-    assert_eq!(told(&mut recording, &mut Vec::new()), ["mark User(0) \"before\"", "mark User(0) \"after\""]);
+    assert_eq!(records_of(&mut recording, &mut Vec::new()), ["mark User(0) \"before\"", "mark User(0) \"after\""]);
     assert_eq!((recording.threads().len(), recording.exceptions()), (1, vec![]));
     rank.end().await;
 }

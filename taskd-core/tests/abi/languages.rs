@@ -48,7 +48,7 @@ async fn a_program_of_c_records_by_the_header() {
     assert!(cc.arg("-L").arg(dir.path()).args(["-ltaskd", "-o"]).arg(&program).status().unwrap().success());
     let found = [("LD_LIBRARY_PATH", dir.path().to_str().unwrap())];
     let rank = Rank::start(&[program.to_str().unwrap()], &found).await;
-    rank.said("done").await;
+    rank.printed("done").await;
     let mut recording = rank.recording().await;
     let expected = [
         "begin 0 User(0) \"of C\"",
@@ -61,9 +61,9 @@ async fn a_program_of_c_records_by_the_header() {
         "counter -1.5 User(0) \"of C\"",
         "span of 250 ns Kernel \"matmul\" DeviceWork { device: 3, stream: 7, correlation: 99, bytes: 0 } of thread 0",
     ];
-    let unordered = ["counter 1.25 User(0) of thread 0", "mark User(47) of thread 0"]; // nobody knows when they were
+    let unordered = ["counter 1.25 User(0) of thread 0", "mark User(47) of thread 0"]; // their times are unknown
     let expected: Vec<&str> = unordered.into_iter().chain(expected).collect();
-    assert_eq!(told(&mut recording, &mut Vec::new()), expected);
+    assert_eq!(records_of(&mut recording, &mut Vec::new()), expected);
     assert_eq!((recording.hooked(), recording.exceptions()), (Switches::NONE.with(Kind::Forward), vec![]));
     rank.end().await;
 }
@@ -107,7 +107,7 @@ async fn every_python_records_through_the_module() {
     let usual = PathBuf::from("python3");
     for python in pythons.iter().chain([&usual]) {
         let rank = Rank::start(&[python.to_str().unwrap(), "-c", MODULE], &[]).await;
-        rank.said("done").await;
+        rank.printed("done").await;
         let mut recording = rank.recording().await;
         let expected = [
             "begin 0 User(0) \"Größe\"",
@@ -119,7 +119,7 @@ async fn every_python_records_through_the_module() {
             "mark User(0) \"Größe\"",
             "counter 2 User(0) \"Größe\"",
         ];
-        assert_eq!(told(&mut recording, &mut Vec::new()), expected, "{}", python.display());
+        assert_eq!(records_of(&mut recording, &mut Vec::new()), expected, "{}", python.display());
         let exception = (Kind::Communication, "another profiler is active".to_owned());
         assert_eq!((recording.exceptions(), recording.losses()), (vec![exception], Losses::default()));
         assert_eq!(recording.hooked(), Switches::NONE.with(Kind::DataLoader));

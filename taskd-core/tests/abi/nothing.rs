@@ -21,7 +21,7 @@ fn a_process_that_no_launcher_has_started_records_nothing() {
             taskd_end(kind_and_name);
             taskd_hooked(kind_and_name as u32);
         }
-        // SAFETY: null, or what is there and as long as is said.
+        // SAFETY: null, or what is there and of the given length.
         unsafe {
             assert_eq!(
                 (taskd_name(null(), 7), taskd_name(c"x".as_ptr(), 1), taskd_begin_communication(1, null())),

@@ -31,7 +31,7 @@ signal.pause()
 #[tokio::test]
 async fn records_are_read_while_a_rank_runs_and_after_it_is_killed() {
     let rank = Rank::python(RECORDS, &[]).await;
-    rank.said("recorded").await;
+    rank.printed("recorded").await;
     let (mut recording, mut ranges) = (rank.recording().await, Vec::new());
     let communication =
         "begin 2 Communication \"all_reduce\" AllReduce of 1000 Bf16 in 2000 bytes in dp:0, peer None, Some(0)";
@@ -49,7 +49,7 @@ async fn records_are_read_while_a_rank_runs_and_after_it_is_killed() {
         "counter 0.25 User(2) \"loss\"",
         "end 0 Step number 7 with its time",
     ];
-    assert_eq!(told(&mut recording, &mut ranges), expected);
+    assert_eq!(records_of(&mut recording, &mut ranges), expected);
     eventually(
         || "one of its two threads has ended".to_owned(),
         || {
@@ -64,9 +64,9 @@ async fn records_are_read_while_a_rank_runs_and_after_it_is_killed() {
 
     rank.send(Signal::KILL).await;
     assert!(matches!(rank.exit().await, Termination::Signal { number: 9, .. }));
-    assert!(told(&mut recording, &mut ranges).is_empty(), "nothing came after");
+    assert!(records_of(&mut recording, &mut ranges).is_empty(), "nothing came after");
     // The exit is not acknowledged, so a reader that comes only now finds the memory, too.
-    assert_eq!(told(&mut rank.recording().await, &mut ranges), expected);
+    assert_eq!(records_of(&mut rank.recording().await, &mut ranges), expected);
     rank.end().await;
 }
 
@@ -87,12 +87,12 @@ signal.pause()
 #[tokio::test]
 async fn kinds_are_switched_from_outside() {
     let rank = Rank::python(SWITCHED, &[("TASKD_TRACE", "dataloader"), ("TASKD_TRACE_RECORDS", "1024")]).await;
-    rank.said("off").await;
+    rank.printed("off").await;
     let mut recording = rank.recording().await;
     recording.switch(Switches::NONE.with(Kind::Step));
-    rank.said("done").await;
+    rank.printed("done").await;
     let expected = ["begin 0 DataLoader \"on from the start\"", "mark Step", "end 0 DataLoader"];
-    assert_eq!(told(&mut recording, &mut Vec::new()), expected);
+    assert_eq!(records_of(&mut recording, &mut Vec::new()), expected);
     let bytes = RecorderConfig { records_per_thread: 1024, ..RecorderConfig::default() }.bytes() as u64;
     assert_eq!(rank.memory().await.metadata().unwrap().len(), bytes, "the guard goes by the rank's environment");
     rank.end().await;
@@ -102,6 +102,6 @@ async fn kinds_are_switched_from_outside() {
 async fn a_rank_without_hooks_has_no_library() {
     let program = "import os; print('library', os.environ.get('TASKD_LIB'), flush=True)";
     let rank = Rank::start(&["python3", "-c", program], &[("TASKD_HOOKS", "0")]).await;
-    assert_eq!(rank.said("library").await, "None");
+    assert_eq!(rank.printed("library").await, "None");
     rank.end().await;
 }

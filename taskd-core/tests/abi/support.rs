@@ -12,7 +12,7 @@ use taskd_core::trace::recorder::*;
 /// Everything that is waited for comes in far less, or the test fails.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// What every rank here begins with: the library, its functions with their types, and a way to tell how far it is.
+/// What every rank here begins with: the library, its functions with their types, and a way to report how far it is.
 pub(crate) const PRELUDE: &str = r#"
 import ctypes, os, signal, sys, threading, time
 T = ctypes.CDLL(os.environ["TASKD_LIB"])
@@ -40,7 +40,7 @@ def say(*words):
 say("memory", os.environ["TASKD_LIFELINE"])
 "#;
 
-/// For what no event tells.
+/// For what no event reports.
 pub(crate) async fn eventually<T>(what: impl Fn() -> String, mut look: impl FnMut() -> Option<T>) -> T {
     let until = tokio::time::Instant::now() + PATIENCE;
     loop {
@@ -81,7 +81,7 @@ impl Rank {
     }
 
     /// A line of what it has printed that begins with this word, without it; waits for it.
-    pub(crate) async fn said(&self, word: &str) -> String {
+    pub(crate) async fn printed(&self, word: &str) -> String {
         let path = self.dir.path().join("procs/rank-0.1");
         let read = |log| std::fs::read_to_string(path.join(log)).unwrap_or_default();
         let look = || {
@@ -89,13 +89,13 @@ impl Rank {
             let line = out.split_inclusive('\n').find_map(|line| line.strip_prefix(word)?.strip_suffix('\n'));
             line.map(|line| line.trim().to_owned())
         };
-        let told = || format!("it says {word:?}, and not only:\n{}{}", read("stdout.log"), read("stderr.log"));
-        eventually(told, look).await
+        let shown = || format!("it prints {word:?}, and not only:\n{}{}", read("stdout.log"), read("stderr.log"));
+        eventually(shown, look).await
     }
 
     /// The memory that the guard holds for it.
     pub(crate) async fn memory(&self) -> File {
-        let path = self.said("memory").await;
+        let path = self.printed("memory").await;
         File::options().read(true).write(true).open(Path::new(&path)).unwrap()
     }
 
@@ -138,9 +138,9 @@ impl Rank {
     }
 }
 
-/// What was recorded since the last time, in words, as `begin 0 Forward "layer 1"`; ranges are counted in the order in which
-/// they are met. Nothing is committed: another recording gets the same.
-pub(crate) fn told(recording: &mut RecorderReader, ranges: &mut Vec<u64>) -> Vec<String> {
+/// What was recorded since the last time, in words, as `begin 0 Forward "layer 1"`; ranges are counted in the order in
+/// which they are met. Nothing is committed: another recording gets the same.
+pub(crate) fn records_of(recording: &mut RecorderReader, ranges: &mut Vec<u64>) -> Vec<String> {
     let mut records = Vec::new();
     recording.take(|one| records.push(one.record)).unwrap();
     records.sort_by_key(|record| record.ticks);

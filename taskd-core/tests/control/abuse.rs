@@ -117,7 +117,7 @@ async fn an_idle_or_dripping_client_is_closed_and_a_listener_is_not() {
     assert_eq!(silent.line().await, None);
     served.counted(|counts| counts.idle == 2).await;
     served.launcher.kill(&ProcId::rank(1, 1));
-    assert!(listener.line().await.is_some(), "one who listens may be silent");
+    assert!(listener.line().await.is_some(), "a client that listens may be silent");
 }
 
 /// Orders that lead to many events.
@@ -144,19 +144,19 @@ async fn a_slow_client_loses_the_oldest_events_and_receives_their_count() {
         }
     });
     while all.load(Relaxed) < 4 * EVENTS_KEPT as u64 {
-        make_events(&served).await; // far more than the system and the runtime keep for one who does not read
+        make_events(&served).await; // far more than the system and the runtime keep for a client that does not read
     }
-    let mut told = 0;
+    let mut answered = 0;
     let missed = loop {
         let line = slow.line().await.expect("it is not closed");
         match line["missed"].as_u64() {
             Some(missed) => break missed,
-            None => told += 1,
+            None => answered += 1,
         }
     };
-    assert!(missed > EVENTS_KEPT as u64 && told > 10, "{missed} missed, {told} told before");
+    assert!(missed > EVENTS_KEPT as u64 && answered > 10, "{missed} missed, {answered} answered before");
     assert_eq!(served.socket.counts().events_missed, missed);
-    assert!(slow.line().await.is_some_and(|line| line["event"].is_object()), "and then the newest are told");
+    assert!(slow.line().await.is_some_and(|line| line["event"].is_object()), "and then the newest are sent");
     counting.abort();
 }
 

@@ -152,8 +152,8 @@ async fn a_switch_trace_request_is_applied_and_shown_in_trace_status() {
     let status = client.ok(json!({"do": "trace_status"})).await;
     assert_eq!((&status["by"], &status["mode"]), (&json!("alice"), &json!("compatible")));
     let loader = &status["kinds"]["DataLoader"];
-    let told = (&loader["requested"], &loader["effective"], &loader["overall"]);
-    assert_eq!(told, (&json!("off"), &json!("on"), &json!("no-rank")), "{status}");
+    let switches = (&loader["requested"], &loader["effective"], &loader["overall"]);
+    assert_eq!(switches, (&json!("off"), &json!("on"), &json!("no-rank")), "{status}");
     for wrong in [json!({}), json!("on"), json!({"Steps": "on"}), json!({"Step": true})] {
         let (kind, text) = client.error(json!({"do": "switch_trace", "kinds": wrong})).await;
         assert_eq!(kind, "bad_request", "{text}");

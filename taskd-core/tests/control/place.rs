@@ -1,4 +1,4 @@
-//! The socket's file: whose it is, who may use it, and who may replace it.
+//! The socket's file: its owner, the users that may connect, and the processes that may replace it.
 
 use crate::support::*;
 use rustix::process::Uid;
@@ -33,7 +33,7 @@ async fn the_file_is_ours_alone_in_a_directory_of_its_own_and_goes_with_us() {
     assert!(!path.exists());
 }
 
-/// Connects as a user who is neither root nor this test.
+/// Connects as a user that is neither root nor this test's.
 fn connect_as_another(path: &Path) -> std::io::Result<UnixStream> {
     let path = path.to_owned();
     let thread = std::thread::spawn(move || {
@@ -54,7 +54,7 @@ async fn another_user_is_kept_out_by_the_file_and_without_it_by_name() {
     if path.ancestors().skip(2).any(|dir| mode(dir) & 0o001 == 0) {
         return eprintln!("skipped: temporary files lie where no other user can look");
     }
-    // Somebody opens it for everybody.
+    // Another process opens it for all users.
     fs::set_permissions(path.parent().unwrap(), Permissions::from_mode(0o755)).unwrap();
     fs::set_permissions(&path, Permissions::from_mode(0o666)).unwrap();
     let stream = connect_as_another(&path).unwrap();
@@ -73,9 +73,9 @@ async fn a_dead_socket_is_replaced_and_a_live_one_is_not() {
     drop(UnixListener::bind(&path).unwrap()); // its file stays, as after a crash
     assert!(path.exists());
     let first = bind(&path).await.unwrap();
-    let told = refusal(&path).await;
+    let refused = refusal(&path).await;
     assert_eq!(
-        told,
+        refused,
         format!("the socket {} is served by another process: stop that one, or choose another path", path.display())
     );
     assert!(Client::of(&path).await.ask(json!({"do": "status"})).await.is_object(), "and it is served on");
@@ -97,8 +97,8 @@ async fn a_regular_file_at_the_socket_path_is_refused_and_untouched() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("demo.sock");
     fs::write(&path, "precious").unwrap();
-    let told = refusal(&path).await;
-    assert!(told.ends_with("exists and is not a socket: choose another path, or remove it"), "{told}");
+    let refused = refusal(&path).await;
+    assert!(refused.ends_with("exists and is not a socket: choose another path, or remove it"), "{refused}");
     assert_eq!(fs::read_to_string(&path).unwrap(), "precious");
 }
 
@@ -106,17 +106,23 @@ async fn a_regular_file_at_the_socket_path_is_refused_and_untouched() {
 async fn a_directory_where_others_can_write_is_refused() {
     let dir = tempfile::tempdir().unwrap();
     fs::set_permissions(dir.path(), Permissions::from_mode(0o777)).unwrap();
-    let told = refusal(&dir.path().join("demo.sock")).await;
-    assert!(told.contains("is writable for others (mode 0777): give the socket a directory of its own"), "{told}");
+    let refused = refusal(&dir.path().join("demo.sock")).await;
+    assert!(
+        refused.contains("is writable for others (mode 0777): give the socket a directory of its own"),
+        "{refused}"
+    );
 }
 
 #[tokio::test]
 async fn a_path_that_is_too_long_is_refused_with_the_systems_limit() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("x".repeat(120));
-    let told = refusal(&path).await;
+    let refused = refusal(&path).await;
     let bytes = path.as_os_str().len();
-    assert!(told.ends_with(&format!("has {bytes} bytes, and the system allows 107: choose a shorter one")), "{told}");
+    assert!(
+        refused.ends_with(&format!("has {bytes} bytes, and the system allows 107: choose a shorter one")),
+        "{refused}"
+    );
     let fits = dir.path().join("y".repeat(107 - dir.path().as_os_str().len() - 1));
     assert_eq!(bind(&fits).await.unwrap().path(), fits, "one that just fits");
 }

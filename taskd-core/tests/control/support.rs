@@ -135,8 +135,8 @@ impl Client {
 }
 
 pub(crate) fn error(answer: &Value) -> (String, String) {
-    let said = |key: &str| answer["error"][key].as_str().unwrap_or_else(|| panic!("{answer}")).to_owned();
-    (said("kind"), said("text"))
+    let field = |key: &str| answer["error"][key].as_str().unwrap_or_else(|| panic!("{answer}")).to_owned();
+    (field("kind"), field("text"))
 }
 
 /// The fault that the documentation shows.

@@ -1,6 +1,6 @@
-//! One link: who is let in, what gets through, and what a change of owner leaves of it.
+//! One link: which process is let in, what gets through, and what a change of owner leaves of it.
 
-use super::{PATIENCE, local, told, until, worker};
+use super::{PATIENCE, local, received, until, worker};
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
@@ -71,7 +71,7 @@ async fn a_process_sends_its_hello_and_runs_each_directive_once() {
     assert_eq!(figures, [(Name::new("joined_ms"), 1.5)].into());
     let moved = linked(&launcher).await;
     assert_eq!(moved.generation, Generation(2), "it trains in the next world now");
-    assert_eq!(told(dir.path(), "rank-0.1"), ["abort", "join"], "once, though it was given twice");
+    assert_eq!(received(dir.path(), "rank-0.1"), ["abort", "join"], "once, though it was given twice");
     let unknown = DirectiveBatch::new(batch.world.clone(), vec![(ProcId::rank(9, 1), Directive::Abort {})]);
     let refused = launcher.send_directives(CommandId(9), &unknown).await;
     assert_eq!(refused, Err(LaunchError::Refused("rank 9#1 has no control link now".into())));
@@ -120,7 +120,7 @@ async fn a_foreign_process_cannot_open_a_link_for_a_rank() {
         assert!(matches!(closed, Ok(0) | Err(_)), "{closed:?}");
     }
     let mut stream = UnixStream::connect(&control).unwrap();
-    stream.write_all(&u32::MAX.to_le_bytes()).unwrap(); // a frame that nobody may send
+    stream.write_all(&u32::MAX.to_le_bytes()).unwrap(); // a frame that no process may send
     let closed = tokio::task::spawn_blocking(move || stream.read(&mut [0; 8])).await.unwrap();
     assert!(matches!(closed, Ok(0) | Err(_)), "{closed:?}");
     assert_eq!(launcher.counters().await.unwrap().links.refused, 4);
@@ -155,7 +155,7 @@ async fn a_later_owner_finds_the_process_and_a_directive_runs_once() {
     let from = second.list().await.unwrap().revision;
     second.send_directives(CommandId(1), &directive(&batch, Directive::Abort {})).await.unwrap(); // as a kernel does that goes on
     assert!(answer(&second, from).await.1.is_ok());
-    assert_eq!(told(dir.path(), "rank-0.1"), ["abort"]);
+    assert_eq!(received(dir.path(), "rank-0.1"), ["abort"]);
     second.shutdown(Duration::ZERO).await.unwrap();
 }
 
@@ -170,6 +170,6 @@ async fn without_a_guard_there_are_links_as_well() {
         matches!(change, Change::Proc(status) if status.phase.is_exited()).then_some(())
     })
     .await;
-    assert!(launcher.list().await.unwrap().links.is_empty(), "who has exited has no link");
+    assert!(launcher.list().await.unwrap().links.is_empty(), "an exited rank has no link");
     launcher.shutdown(Duration::ZERO).await.unwrap();
 }

@@ -1,4 +1,4 @@
-//! Control links to real processes, and recoveries that keep them: over a program that stands in for training and says so.
+//! Control links to real processes, and recoveries that keep them: over a stand-in for a training program.
 
 #![allow(clippy::unwrap_used, reason = "a test may fail where it stands")]
 
@@ -22,20 +22,20 @@ fn local(dir: &Path) -> LocalLauncherBuilder {
     LocalLauncher::builder(dir.join("run")).guard(guard)
 }
 
-/// The stand-in, with what it is told in `dir/told`.
+/// The stand-in, with what it receives in `dir/received`.
 fn worker(dir: &Path) -> WorkerSpec {
-    std::fs::create_dir_all(told_dir(dir)).unwrap();
+    std::fs::create_dir_all(received_dir(dir)).unwrap();
     let program = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/control_link/worker.py");
-    WorkerSpec::new([system(), program.to_str().unwrap()]).with_env("TOLD", told_dir(dir).display().to_string())
+    WorkerSpec::new([system(), program.to_str().unwrap()]).with_env("RECEIVED", received_dir(dir).display().to_string())
 }
 
-fn told_dir(dir: &Path) -> PathBuf {
-    dir.join("told")
+fn received_dir(dir: &Path) -> PathBuf {
+    dir.join("received")
 }
 
 /// The names of the directives that a process was given, in order.
-fn told(dir: &Path, proc: &str) -> Vec<String> {
-    let text = std::fs::read_to_string(told_dir(dir).join(proc)).unwrap_or_default();
+fn received(dir: &Path, proc: &str) -> Vec<String> {
+    let text = std::fs::read_to_string(received_dir(dir).join(proc)).unwrap_or_default();
     let names = text.lines().map(|line| {
         let order: BTreeMap<String, serde_json::Value> = serde_json::from_str(line).unwrap();
         order.into_keys().find(|key| key != "id" && key != "generation").unwrap()
@@ -43,7 +43,7 @@ fn told(dir: &Path, proc: &str) -> Vec<String> {
     names.collect()
 }
 
-/// Waits until the launcher has told what is wanted, from what it has told before on.
+/// Waits until the launcher has reported what is wanted, from what it has reported before on.
 async fn until<T>(launcher: &dyn Launcher, what: &str, mut wanted: impl FnMut(&Change) -> Option<T>) -> T {
     let looking = async {
         let listing = launcher.list().await.unwrap();

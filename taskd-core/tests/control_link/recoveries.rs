@@ -1,7 +1,7 @@
-//! Whole jobs: a rank is killed or a step fails, and those who live keep their processes.
+//! Whole jobs: a rank is killed or a step fails, and the live ranks keep their processes.
 
 use super::job::{Job, job, job_with, send};
-use super::{PATIENCE, told, worker};
+use super::{PATIENCE, received, worker};
 use rustix::process::Signal;
 use std::path::Path;
 use std::time::Duration;
@@ -19,8 +19,8 @@ async fn a_killed_rank_is_replaced_in_place_and_survivors_run_on() {
     let after = job.linked().await;
     assert_eq!((after[&0], after[&2]), (before[&0], before[&2]), "survivors are not started again");
     assert_ne!(after[&1], before[&1]);
-    assert_eq!(told(dir.path(), "rank-0.1"), ["abort", "join", "sync-state", "resume"]);
-    assert_eq!(told(dir.path(), "rank-1.2"), ["join", "sync-state", "resume"]);
+    assert_eq!(received(dir.path(), "rank-0.1"), ["abort", "join", "sync-state", "resume"]);
+    assert_eq!(received(dir.path(), "rank-1.2"), ["join", "sync-state", "resume"]);
     let report = job.end().await;
     assert_eq!((report.restarts, report.incidents.len()), (1, 1));
     assert_eq!(report.incidents[0].blamed, [Rank(1)]);
@@ -44,7 +44,7 @@ async fn an_unsupported_rank_gets_no_abort_and_is_the_refusal_reason() {
     let of = |name| refused.iter().find(|refusal| refusal.strategy == Name::new(name)).map(|r| r.reason.as_str());
     assert_eq!(of("recover-in-place"), Some("rank 0 cannot be kept: the model is in pieces"));
     assert_eq!(job.closed().await, "recovered by restart");
-    assert_eq!(told(dir.path(), "rank-0.1"), [] as [&str; 0], "nobody is asked to give up in vain");
+    assert_eq!(received(dir.path(), "rank-0.1"), [] as [&str; 0], "no rank is asked to give up in vain");
     job.end().await;
 }
 
@@ -57,7 +57,7 @@ async fn a_frozen_rank_is_stopped_and_replaced() {
     job.handle.report_fault(frozen(0)).await.unwrap();
     assert_eq!(job.closed().await, "recovered by recover-in-place");
     assert_eq!(job.linked().await[&1], before[&1]);
-    assert_eq!(told(dir.path(), "rank-0.2"), ["join", "sync-state", "resume"]);
+    assert_eq!(received(dir.path(), "rank-0.2"), ["join", "sync-state", "resume"]);
     job.end().await;
 }
 
@@ -76,11 +76,15 @@ async fn a_failed_step_of_live_ranks_is_retried_by_the_same_processes() {
     assert_eq!(job.closed().await, "recovered by retry");
     assert_eq!(job.linked().await, before);
     let report = job.end().await;
-    assert_eq!((report.incidents[0].blamed.len(), report.restarts), (0, 1), "nobody is blamed for a broken connection");
+    assert_eq!(
+        (report.incidents[0].blamed.len(), report.restarts),
+        (0, 1),
+        "no rank is blamed for a broken connection"
+    );
 }
 
-/// Rung 0 is the vendor's: its library tries an operation again by itself, and while it does nobody here hears of it. What it says when
-/// it has given that up is injected here.
+/// Rung 0 is the vendor's: its library tries an operation again by itself, and meanwhile it reports nothing. What it
+/// reports when it has given that up is injected here.
 #[tokio::test]
 async fn the_vendors_own_retry_that_has_failed_is_followed_by_ours() {
     let dir = tempfile::tempdir().unwrap();
@@ -97,7 +101,7 @@ async fn the_vendors_own_retry_that_has_failed_is_followed_by_ours() {
 }
 
 #[tokio::test]
-async fn when_a_survivor_cannot_join_everybody_is_started_again() {
+async fn when_a_survivor_cannot_join_all_ranks_are_started_again() {
     let dir = tempfile::tempdir().unwrap();
     let mut job = job(dir.path(), 2, worker(dir.path()).with_env("ODD", "refuses-join")).await;
     let before = job.linked().await;
@@ -109,7 +113,7 @@ async fn when_a_survivor_cannot_join_everybody_is_started_again() {
     assert!(report.incidents[0].reason.contains("restart"), "{}", report.incidents[0].reason);
 }
 
-/// A job that has a directory for checkpoints; nobody is replaced in it.
+/// A job that has a directory for checkpoints; no rank is replaced in it.
 async fn dumping(dir: &Path, ranks: u32, spec: WorkerSpec) -> Job {
     let dumps = dir.join("dumps");
     job_with(dir, ranks, spec, |policy| {
@@ -120,13 +124,14 @@ async fn dumping(dir: &Path, ranks: u32, spec: WorkerSpec) -> Job {
     .await
 }
 
-/// Who had the newest step (stand-ins wait for nobody, and may be at different ones) wrote, and one of them sealed.
+/// The ranks that had the newest step (stand-ins wait for no rank, and may be at different ones) wrote, and one of them
+/// sealed.
 fn saved(dir: &Path, procs: &[&str], then: &[&str]) {
-    let told: Vec<Vec<String>> = procs.iter().map(|proc| told(dir, proc)).collect();
-    let is = |told: &Vec<String>, saves: &[&str]| *told == [&["abort"], saves, then].concat();
-    let sealed = told.iter().filter(|told| is(told, &["write-shard", "write-manifest"])).count();
-    let others = told.iter().filter(|told| is(told, &["write-shard"]) || is(told, &[])).count();
-    assert_eq!((sealed, others), (1, procs.len() - 1), "{told:?}");
+    let received: Vec<Vec<String>> = procs.iter().map(|proc| received(dir, proc)).collect();
+    let is = |received: &Vec<String>, saves: &[&str]| *received == [&["abort"], saves, then].concat();
+    let sealed = received.iter().filter(|received| is(received, &["write-shard", "write-manifest"])).count();
+    let others = received.iter().filter(|received| is(received, &["write-shard"]) || is(received, &[])).count();
+    assert_eq!((sealed, others), (1, procs.len() - 1), "{received:?}");
 }
 
 #[tokio::test]
@@ -137,7 +142,7 @@ async fn survivors_save_a_checkpoint_before_all_ranks_restart() {
     send(before[&1], Signal::KILL);
     assert_eq!(job.closed().await, "recovered by dump");
     let after = job.linked().await;
-    assert!(before.iter().all(|(rank, pid)| after[rank] != *pid), "everybody starts again");
+    assert!(before.iter().all(|(rank, pid)| after[rank] != *pid), "all ranks start again");
     saved(dir.path(), &["rank-0.1", "rank-2.1"], &[]);
     let report = job.end().await;
     assert_eq!((report.restarts, report.incidents.len()), (1, 1));
@@ -150,9 +155,9 @@ async fn when_a_second_rank_dies_as_it_saves_the_others_save_again() {
     let before = job.linked().await;
     send(before[&3], Signal::KILL);
     assert_eq!(job.closed().await, "recovered by dump");
-    let told: Vec<Vec<String>> = (0..3).map(|rank| told(dir.path(), &format!("rank-{rank}.1"))).collect();
-    let times = |name: &str| told.iter().flatten().filter(|what| *what == name).count();
-    assert_eq!((times("abort"), times("write-manifest")), (5, 1), "{told:?}");
+    let received: Vec<Vec<String>> = (0..3).map(|rank| received(dir.path(), &format!("rank-{rank}.1"))).collect();
+    let times = |name: &str| received.iter().flatten().filter(|what| *what == name).count();
+    assert_eq!((times("abort"), times("write-manifest")), (5, 1), "{received:?}");
     assert_eq!(job.end().await.restarts, 2, "what was tried and has failed counts as well");
 }
 
@@ -177,7 +182,7 @@ async fn an_operators_checkpoint_is_saved_while_all_processes_go_on() {
     assert_eq!(job.closed().await, "recovered by dump");
     assert_eq!(job.linked().await, before);
     saved(dir.path(), &["rank-0.1", "rank-1.1"], &["join", "sync-state", "resume"]);
-    assert_eq!(job.end().await.restarts, 0, "nobody pays for it");
+    assert_eq!(job.end().await.restarts, 0, "no budget is used for it");
 }
 
 #[tokio::test]
@@ -224,8 +229,8 @@ async fn an_operators_checkpoint_that_fails_ends_nothing() {
         let how = job.closed().await;
         assert!(how.starts_with("not done: ") && how.contains("it does not want to"), "{how}");
         assert_eq!(job.linked().await, before, "all train on");
-        let told = told(dir.path(), "rank-1.1");
-        assert_eq!(told.last().map(String::as_str), Some("resume"));
+        let received = received(dir.path(), "rank-1.1");
+        assert_eq!(received.last().map(String::as_str), Some("resume"));
         job.end().await;
     }
 }

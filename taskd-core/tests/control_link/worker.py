@@ -1,8 +1,8 @@
 """A stand-in for a training program: it counts steps on its page, speaks the control link, and trains nothing.
 
-What it is told it writes into $TOLD/<proc>, a line each. SIGUSR1 makes it say that a collective has failed, in the
-words of FAILURE; SIGUSR2, that its work is done. ODD chooses what it does wrong, and ODD_PROC (a pattern) which
-processes do so; else all do.
+It writes each directive that it receives as a line into $RECEIVED/<proc>. On SIGUSR1 it reports a failed collective
+with the message FAILURE; on SIGUSR2 it reports that its work is done. ODD chooses what it does wrong, and ODD_PROC (a
+pattern) which processes do so; without ODD_PROC all do.
 """
 
 import fnmatch
@@ -20,7 +20,7 @@ PROC = os.environ["TASKD_PROC"]
 ODD = os.environ.get("ODD", "") if fnmatch.fnmatch(PROC, os.environ.get("ODD_PROC", "*")) else ""
 JOINS = "TASKD_JOIN" in os.environ
 MESSAGE = os.environ.get("FAILURE", "closed by peer")
-told = open(os.path.join(os.environ["TOLD"], PROC), "a", buffering=1)
+received = open(os.path.join(os.environ["RECEIVED"], PROC), "a", buffering=1)
 with open(os.environ["TASKD_LIFELINE"], "r+b") as file:
     page = mmap.mmap(file.fileno(), 4096)
 failed, ended = [], []
@@ -56,7 +56,7 @@ class Link:
         body = json.dumps(message).encode()
         self.socket.sendall(struct.pack("<I", len(body)) + body)
 
-    def hear(self, seconds):
+    def receive(self, seconds):
         """The next message; None where none has come."""
         try:
             if self.socket is None:
@@ -82,7 +82,7 @@ def do(order):
     """The answer to a directive."""
     global generation, point, step, trains
     ((name, what),) = order["what"].items()
-    told.write(json.dumps({"id": order["id"], "generation": order["generation"], name: what}) + "\n")
+    received.write(json.dumps({"id": order["id"], "generation": order["generation"], name: what}) + "\n")
     if ODD == "other-buckets" and name == "sync-state":
         return {
             "error": "the buckets of this rank ([12]) are not those of the others (%s); "
@@ -99,7 +99,7 @@ def do(order):
         return {"ok": {"joined_ms": 1.5}}
     if name == "write-shard" and ODD == "one-dies-in-write-shard":
         try:
-            os.close(os.open(os.path.join(os.environ["TOLD"], "died"), os.O_CREAT | os.O_EXCL))
+            os.close(os.open(os.path.join(os.environ["RECEIVED"], "died"), os.O_CREAT | os.O_EXCL))
             os.kill(os.getpid(), signal.SIGKILL)
         except FileExistsError:
             pass  # another one
@@ -122,7 +122,7 @@ step, trains = 0, not JOINS
 link, done = Link(), {}
 print("a stand-in for a training program", flush=True)
 while not (trains and (ended or step >= int(os.environ.get("UNTIL", 1 << 40)))):
-    message = link.hear(0.01)
+    message = link.receive(0.01)
     if message and "do" in message:
         order = message["do"]
         if ODD == "silent":

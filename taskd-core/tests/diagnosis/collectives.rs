@@ -49,7 +49,7 @@ struct Made {
     op: Op,
     begun_ms: u64,
     over_ms: Option<u64>,
-    was_told: bool,
+    was_reported: bool,
 }
 
 pub(crate) struct Job {
@@ -181,7 +181,7 @@ impl Job {
         let state = &mut self.all[rank as usize];
         let calls = state.calls.entry(op.group).or_default();
         let group = op.group;
-        calls.push(Made { op, begun_ms: self.now_ms, over_ms: None, was_told: false });
+        calls.push(Made { op, begun_ms: self.now_ms, over_ms: None, was_reported: false });
         let awaited = if goes_on { calls.len() } else { calls.len().saturating_sub(buckets) };
         state.awaits = (awaited..calls.len()).map(|at| (group, at)).collect();
         (state.at, state.busy_until_ms) = (state.at + 1, self.now_ms + TICK_MS);
@@ -212,20 +212,20 @@ impl Job {
 
     /// Calls that have been under way for a second, each once: rank, group, number.
     pub(crate) fn pending(&mut self) -> Vec<(u32, String, u64)> {
-        let mut told = Vec::new();
+        let mut reported = Vec::new();
         for (rank, state) in (0..).zip(&mut self.all) {
             for (group, calls) in &mut state.calls {
                 let oldest = calls.len().saturating_sub(RECENT_CALLS);
                 for (at, made) in calls.iter_mut().enumerate().skip(oldest) {
                     let is_pending = made.over_ms.is_none_or(|over| over > self.now_ms);
-                    if is_pending && !made.was_told && self.now_ms - made.begun_ms >= 1_000 {
-                        made.was_told = true;
-                        told.push((rank, self.names[*group].clone(), at as u64));
+                    if is_pending && !made.was_reported && self.now_ms - made.begun_ms >= 1_000 {
+                        made.was_reported = true;
+                        reported.push((rank, self.names[*group].clone(), at as u64));
                     }
                 }
             }
         }
-        told
+        reported
     }
 
     /// Where a rank stands.

@@ -15,7 +15,7 @@ const SEEDS: std::ops::Range<u64> = 0..100;
 /// The step in which trouble begins lies among these.
 const STEPS: std::ops::Range<u64> = 4..12;
 
-/// A job, and what the detector says of it.
+/// A job, and what the detector reports of it.
 struct Watched {
     job: Job,
     view: View,
@@ -193,7 +193,7 @@ fn a_job_that_is_only_slow_does_not_hang() {
         looks += u32::from(watched.detector.deadline().is_some());
     }
     println!(
-        "{} clean jobs, half of them with collectives of 1.5 s, nobody blamed; {looks} looked at in the end",
+        "{} clean jobs, half of them with collectives of 1.5 s, no rank blamed; {looks} looked at in the end",
         SEEDS.count()
     );
     assert!(looks >= 30, "{looks}");

@@ -52,8 +52,8 @@ async fn a_rank_that_stops_in_a_collective_is_found_and_the_job_starts_again() {
         is_pending,
     };
     let pending = Signal::CollectivePending { group: "default".into(), sequence: 1, nanos: 1_000_000_000 };
-    let told = Fact::new(about(0), pending).with_incarnation(Incarnation(1));
-    let mut source = ScriptedSource::new([vec![told]]);
+    let fact = Fact::new(about(0), pending).with_incarnation(Incarnation(1));
+    let mut source = ScriptedSource::new([vec![fact]]);
     for rank in 0..RANKS {
         let (recent, state) = match rank {
             VICTIM => (vec![call(0, false)], "state=T"),

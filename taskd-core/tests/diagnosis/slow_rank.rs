@@ -17,7 +17,7 @@ const CLEAN_STEPS: u64 = 300;
 /// Steps after the onset in which something is to be found.
 const STEPS_AFTER: u64 = 60;
 
-/// A job, and what the detector says of it.
+/// A job, and what the detector reports of it.
 struct Watched {
     training: Training,
     view: View,
@@ -37,10 +37,10 @@ impl Watched {
 
     fn run(&mut self, steps: std::ops::Range<u64>) {
         for step in steps {
-            let told = self.training.step();
-            let wall = told.iter().map(|(_, times)| times.wall_ns).max().unwrap_or_default();
+            let facts = self.training.step();
+            let wall = facts.iter().map(|(_, times)| times.wall_ns).max().unwrap_or_default();
             self.view.now = self.view.now + Duration::from_nanos(wall);
-            for (rank, times) in told {
+            for (rank, times) in facts {
                 let about = Domain::Process(Role::Rank(Rank(rank)));
                 let signal = Signal::Step(Box::new(times));
                 let o = Observation::new(self.view.now, about, signal);
@@ -66,7 +66,7 @@ impl Watched {
             Finding::Clear(Domain::Process(Role::Rank(rank)), FaultClass::Slow) => {
                 self.cleared.insert(rank.0, step);
             }
-            other => panic!("it says nothing else: {other:?}"),
+            other => panic!("it reports nothing else: {other:?}"),
         }
     }
 
@@ -182,7 +182,7 @@ fn a_clean_job_has_no_blamed_rank() {
         *loads.entry(format!("{:?}", watched.training.load)).or_default() += 1;
         assert!(watched.blamed.is_empty(), "seed {seed}, {:?}: {:?}", watched.training.load, watched.blamed);
     }
-    println!("{} clean jobs of {CLEAN_STEPS} steps, nobody blamed: {loads:?}", CLEAN.count());
+    println!("{} clean jobs of {CLEAN_STEPS} steps, no rank blamed: {loads:?}", CLEAN.count());
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! A synchronous training job in numbers: what each rank needs for a step, and so how long all wait for whom.
+//! A synchronous training job in numbers: what each rank needs for a step, and so how long all wait for which rank.
 //!
 //! It knows no detector.
 
@@ -32,7 +32,7 @@ pub(crate) enum Cause {
     Data,
 }
 
-/// Somebody needs more time.
+/// A rank needs more time.
 #[derive(Clone, Debug)]
 pub(crate) struct Slowdown {
     pub(crate) ranks: BTreeSet<u32>,
@@ -70,7 +70,7 @@ impl Training {
         Training { rng, ranks, load, jitter, shares, weather: 0.0, crowd: (0, 0, 0), step: 0, slowdown: None }
     }
 
-    /// Ranks of the longest stage: if one of these needs more, everybody does.
+    /// Ranks of the longest stage: if one of these needs more, all ranks do.
     pub(crate) fn critical(&self) -> Vec<u32> {
         (0..self.ranks).filter(|rank| self.shares[*rank as usize] >= 1.0).collect()
     }
@@ -87,15 +87,15 @@ impl Training {
         let longest = parts.iter().map(|part| part.own).fold(0.0, f64::max);
         let wall = longest + COMMUNICATION_NS * self.normal(0.1).exp();
         let ranks = parts.into_iter().zip(0..);
-        let told = ranks.filter_map(|(part, rank)| {
-            let is_told = !self.rng.random_bool(0.003);
+        let reported = ranks.filter_map(|(part, rank)| {
+            let is_reported = !self.rng.random_bool(0.003);
             let lost = if self.rng.random_bool(0.01) { 3 } else { 0 };
-            is_told.then(|| (rank, part.times(self.step, wall, lost)))
+            is_reported.then(|| (rank, part.times(self.step, wall, lost)))
         });
-        told.collect()
+        reported.collect()
     }
 
-    /// How long the step is for everybody: warming up, evaluation, sequence lengths, the machine.
+    /// How long the step is for all ranks: warming up, evaluation, sequence lengths, the machine.
     fn length(&mut self) -> f64 {
         self.weather = 0.8 * self.weather + self.normal(0.04);
         let warming_up = if self.step <= 3 { 10.0 } else { 1.0 };

@@ -1,6 +1,6 @@
 //! What is written for other programs: jobs, events and reports as JSON, with their schemas, in every released version.
 //!
-//! `TASKD_RECORD=1 cargo test -p taskd-core --test documents` writes the schemas anew, and the recorded documents of a
+//! `TASKD_RECORD=1 cargo test -p taskd-core --test documents` writes the schemas again, and the recorded documents of a
 //! version that has none yet. Recorded documents are never written again: later versions have to read them.
 
 #![allow(clippy::unwrap_used)] // helpers of tests are tests
@@ -59,7 +59,7 @@ fn the_schema_files_are_what_the_types_give() {
             std::fs::write(&path, &text).unwrap();
         }
         let file = std::fs::read_to_string(&path).unwrap_or_default();
-        assert!(file == text, "{} is outdated: write it anew as this file's head says", path.display());
+        assert!(file == text, "{} is outdated: write it again as described at the head of this file", path.display());
     }
 }
 
@@ -273,8 +273,8 @@ fn a_class_of_fault_has_one_name_everywhere() {
     let of_type: Vec<String> =
         classes.as_array().unwrap().iter().filter_map(|class| Some(class["const"].as_str()?.to_owned())).collect();
     assert_eq!(FaultClass::BUILT_IN.map(|class| class.to_string()).to_vec(), of_type);
-    let told = schema["$defs"]["FaultReport"]["properties"]["class"]["description"].as_str().unwrap();
-    let listed: Vec<&str> = told.split('`').skip(1).step_by(2).collect();
+    let description = schema["$defs"]["FaultReport"]["properties"]["class"]["description"].as_str().unwrap();
+    let listed: Vec<&str> = description.split('`').skip(1).step_by(2).collect();
     assert_eq!(listed, of_type);
 }
 

@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value};
 
-/// Checks a document; an error says where and why.
+/// Checks a document; an error states where and why.
 pub(crate) fn check(schema: &Value, document: &Value) -> Result<(), String> {
     Validator { root: schema }.check(schema, document, "")
 }

@@ -1,4 +1,4 @@
-//! What is dropped is stopped, with grace, by the guard, with nobody waiting; and nothing else is a drop.
+//! What is dropped is stopped, with grace, by the guard, without a waiting process; and nothing else is a drop.
 
 use crate::harness::tests;
 use crate::host::*;
@@ -55,9 +55,9 @@ async fn a_rank_that_does_not_listen_has_the_grace_and_no_more() {
     let (rank, guard) = (train(&launcher, dir.path(), STUBBORN).await, guard_pid(&run_dir(dir.path())));
     let begun = Instant::now();
     drop(launcher);
-    assert!(begun.elapsed() < Duration::from_millis(400), "who drops does not wait");
+    assert!(begun.elapsed() < Duration::from_millis(400), "the caller that drops does not wait");
     are_gone(&[rank, guard]).await;
-    assert!(begun.elapsed() >= Duration::from_millis(500) && dir.path().join("told-0").exists());
+    assert!(begun.elapsed() >= Duration::from_millis(500) && dir.path().join("ordered-0").exists());
 }
 
 /// A program's end drops its tasks in no order, the one that holds the connection perhaps first.
@@ -92,7 +92,7 @@ async fn a_dropped_run_stops_its_ranks_and_its_launcher_is_still_there() {
         ranks = all_train(dir.path(), 2) => ranks,
     };
     for rank in 0..2 {
-        let exit = exit_of(&*launcher, &ProcId::rank(rank, 1)).await; // nobody asked for it but the drop
+        let exit = exit_of(&*launcher, &ProcId::rank(rank, 1)).await; // nothing asked for it but the drop
         assert_eq!(exit.how, Termination::Code(1));
         assert!(saved(dir.path(), rank));
     }
@@ -114,7 +114,7 @@ async fn a_run_that_is_dropped_with_its_launcher_gives_the_policys_grace() {
     };
     let begun = Instant::now();
     are_gone(&ranks).await;
-    assert!(begun.elapsed() >= STOP_GRACE && dir.path().join("told-0").exists());
+    assert!(begun.elapsed() >= STOP_GRACE && dir.path().join("ordered-0").exists());
 }
 
 async fn runtime_never_in_charge_leaves_the_job_unchanged() {

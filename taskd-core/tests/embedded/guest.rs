@@ -1,5 +1,5 @@
-//! A good guest: the host program's children, signal handlers, tracing subscriber and panic hook stay its own, and when the
-//! runtime is gone nothing is left of it.
+//! A good guest: the host program's children, signal handlers, tracing subscriber and panic hook stay its own, and when
+//! the runtime is gone nothing is left of it.
 
 #![allow(unsafe_code, reason = "ignores SIGCHLD, as some programs do")]
 
@@ -67,7 +67,7 @@ async fn rank_reaped_by_the_host_program_is_reported_as_ended() {
     assert_eq!(host.code(PATIENCE).await, Some(0));
 }
 
-/// Is a host program whose children nobody can wait for.
+/// Is a host program whose children no process can wait for.
 pub(crate) fn run_without_guard(dir: &Path) -> ExitCode {
     ignore_ends_of_children();
     let tokio = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();

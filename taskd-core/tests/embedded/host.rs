@@ -11,15 +11,15 @@ use taskd_core::launch::*;
 use taskd_core::recover::{ExitStrategy, Restart};
 use taskd_core::runtime::Runtime;
 
-/// Trains until there is a file `finish`; saves when it is told to end.
+/// Trains until there is a file `finish`; saves when it is ordered to end.
 pub(crate) const TRAIN: &str = "\
     trap 'echo $TASKD_INCARNATION > saved-$TASKD_RANK; exit 1' TERM; \
     echo $TASKD_INCARNATION $$ > pid-$TASKD_RANK.new; mv pid-$TASKD_RANK.new pid-$TASKD_RANK; \
     i=0; while [ ! -e finish ]; do i=$((i+1)); echo $i > step-$TASKD_RANK; sleep 0.01; done";
 
-/// Says that it was told to end, and goes on.
+/// Reports that it was ordered to end, and goes on.
 pub(crate) const STUBBORN: &str = "\
-    trap 'echo > told-$TASKD_RANK' TERM; \
+    trap 'echo > ordered-$TASKD_RANK' TERM; \
     echo $TASKD_INCARNATION $$ > pid-$TASKD_RANK.new; mv pid-$TASKD_RANK.new pid-$TASKD_RANK; \
     while :; do sleep 0.01; done";
 

@@ -32,7 +32,7 @@ pub(crate) fn run(life: &str, dir: &Path) -> ExitCode {
     report.outcome.into()
 }
 
-/// Which ranks are killed while nobody is there: none, one, or two.
+/// Which ranks are killed without a supervisor: none, one, or two.
 fn victims(life: u32) -> Vec<u32> {
     [vec![], vec![life % RANKS], vec![life % RANKS, (life + 1) % RANKS]][life as usize % 3].clone()
 }

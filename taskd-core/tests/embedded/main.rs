@@ -1,4 +1,4 @@
-//! A runtime in somebody else's tokio program: it touches nothing that is not its own, and goes as it is told to.
+//! A runtime in another program's tokio runtime: it touches nothing that is not its own, and ends as it is ordered to.
 //!
 //! Called without a role this program runs its tests; with one it is a host program of them, or their guard.
 

@@ -51,10 +51,11 @@ pub(crate) fn run(leave: &str, dir: &Path) -> ExitCode {
 
 /// Is the host program of a job whose ranks do not come to the end of saving.
 fn save(dir: &Path) -> ExitCode {
-    std::fs::create_dir(dir.join("told")).unwrap();
+    std::fs::create_dir(dir.join("received")).unwrap();
     let program = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/control_link/worker.py");
     let worker = WorkerSpec::new([system(), program]).with_env("ODD", "waits-in-write-shard");
-    let mut spec = JobSpec::new("saving", RANKS, worker.with_env("TOLD", dir.join("told").display().to_string()));
+    let mut spec =
+        JobSpec::new("saving", RANKS, worker.with_env("RECEIVED", dir.join("received").display().to_string()));
     spec.policy.checkpoint_dir = Some(dir.join("dumps"));
     let tokio = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let report = tokio.block_on(async {
@@ -114,7 +115,7 @@ async fn a_second_signal_hurries() {
     let dir = tempfile::tempdir().unwrap();
     let (host, ranks) = host(dir.path(), "stop-stubborn").await;
     host.send(Signal::TERM);
-    eventually("the ranks were told", || dir.path().join("told-1").exists().then_some(())).await;
+    eventually("the ranks were ordered to end", || dir.path().join("ordered-1").exists().then_some(())).await;
     assert!(ranks.iter().all(|pid| is_alive(*pid)));
     host.send(Signal::TERM);
     assert_eq!(host.code(PATIENCE).await, Some(143));
@@ -126,8 +127,9 @@ async fn a_second_signal_ends_the_saving_of_a_checkpoint() {
     let host = Host::start(&["signals", "save-stubborn", dir.path().to_str().unwrap()]);
     eventually("the ranks are linked", || dir.path().join("linked").exists().then_some(())).await;
     host.send(Signal::TERM);
-    let told = |rank| std::fs::read_to_string(dir.path().join(format!("told/rank-{rank}.1"))).unwrap_or_default();
-    let saves = || (0..RANKS).any(|rank| told(rank).contains("\"write-shard\"")); // who has the newest step
+    let received =
+        |rank| std::fs::read_to_string(dir.path().join(format!("received/rank-{rank}.1"))).unwrap_or_default();
+    let saves = || (0..RANKS).any(|rank| received(rank).contains("\"write-shard\"")); // a rank with the newest step
     eventually("a rank is to save", || saves().then_some(())).await;
     host.send(Signal::TERM);
     assert_eq!(host.code(PATIENCE).await, Some(143));

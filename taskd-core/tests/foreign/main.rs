@@ -1,4 +1,4 @@
-//! Real processes that somebody else has started are watched: found, told with how they ended, judged, and left alone.
+//! Real processes of another launcher are watched: found, reported with how they ended, judged, and left alone.
 
 #![allow(clippy::unwrap_used, reason = "a test may fail where it stands")]
 

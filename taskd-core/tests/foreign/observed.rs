@@ -1,4 +1,4 @@
-//! A whole runtime in observe mode over processes that somebody else has started.
+//! A whole runtime in observe mode over processes that another launcher has started.
 
 use crate::support::*;
 use async_trait::async_trait;
@@ -18,11 +18,11 @@ use taskd_core::trace::{SourceError, TraceBatch, TraceSource};
 use tokio::sync::{Notify, broadcast};
 use tokio::time::timeout;
 
-/// A source that says when it has told a heartbeat of every rank.
+/// A source that reports when it has sent a heartbeat of every rank.
 struct Tapped<S> {
     inner: S,
     silent: BTreeSet<Domain>,
-    heard: Arc<Notify>,
+    all_reported: Arc<Notify>,
 }
 
 #[async_trait]
@@ -35,17 +35,18 @@ impl<S: TraceSource> TraceSource for Tapped<S> {
             self.silent.remove(&fact.about);
         }
         if self.silent.is_empty() {
-            self.heard.notify_one();
+            self.all_reported.notify_one();
         }
         batch
     }
 }
 
-/// A job of `ranks` that is only observed, with limits short enough for a test; and who waits until all were heard.
+/// A job of `ranks` that is only observed, with limits short enough for a test; and a notification when all have
+/// reported.
 fn observed(foreign: &Arc<ExternalProcs>, ranks: u32) -> (Runtime, Arc<Notify>) {
-    let (inner, heard) = (foreign.states(LOOK_EVERY), Arc::new(Notify::new()));
+    let (inner, all_reported) = (foreign.states(LOOK_EVERY), Arc::new(Notify::new()));
     let silent = (0..ranks).map(|rank| Domain::Process(Role::Rank(Rank(rank)))).collect();
-    let states = Tapped { inner, silent, heard: Arc::clone(&heard) };
+    let states = Tapped { inner, silent, all_reported: Arc::clone(&all_reported) };
     let mut policy = Policy::default();
     policy.mode = Mode::DryRun;
     let runtime = Runtime::builder()
@@ -59,10 +60,10 @@ fn observed(foreign: &Arc<ExternalProcs>, ranks: u32) -> (Runtime, Arc<Notify>) 
         .strategy(ExitStrategy::new())
         .launcher(Arc::clone(foreign))
         .build();
-    (runtime.expect("nothing is missing"), heard)
+    (runtime.expect("nothing is missing"), all_reported)
 }
 
-/// Waits for a decision; what is decided of whom.
+/// Waits for a decision; returns what is decided of which ranks.
 async fn decision(events: &mut broadcast::Receiver<Arc<TimestampedEvent>>) -> Box<Decision> {
     let listening = async {
         loop {
@@ -82,11 +83,11 @@ async fn an_observed_job_is_judged_and_left_alone() {
     for rank in 0..3 {
         pids.push(pid(&foreign, ProcId::rank(rank, 1)).await);
     }
-    let (runtime, heard) = observed(&foreign, 3);
+    let (runtime, all_reported) = observed(&foreign, 3);
     let (handle, mut events) = (runtime.handle(), runtime.handle().events());
     let running = tokio::spawn(runtime.run());
 
-    timeout(PATIENCE, heard.notified()).await.expect("who was never heard is not missed");
+    timeout(PATIENCE, all_reported.notified()).await.expect("a rank that never reported is not missed");
     kill_process(pids[1], Signal::STOP).unwrap();
     let frozen = decision(&mut events).await;
     assert_eq!((frozen.held, frozen.incident.root().unwrap().by.as_str()), (Some(HoldReason::DryRun), "silence"));
@@ -98,10 +99,10 @@ async fn an_observed_job_is_judged_and_left_alone() {
     assert_eq!(decision(&mut events).await.held, Some(HoldReason::DryRun));
     handle.stop("seen enough").await.unwrap();
     let report = running.await.unwrap();
-    let told: Vec<_> = report.incidents.iter().map(|i| (i.blamed.clone(), i.strategy.clone(), i.held)).collect();
+    let incidents: Vec<_> = report.incidents.iter().map(|i| (i.blamed.clone(), i.strategy.clone(), i.held)).collect();
     let would = Some(Name::new("restart"));
     let held = Some(HoldReason::DryRun);
-    assert_eq!(told, [(vec![Rank(1)], would.clone(), held), (vec![Rank(2)], would, held)]);
+    assert_eq!(incidents, [(vec![Rank(1)], would.clone(), held), (vec![Rank(2)], would, held)]);
     for rank in [0, 1] {
         assert_eq!(pid(&foreign, ProcId::rank(rank, 1)).await, pids[rank as usize], "still there, also after the stop");
     }
@@ -126,7 +127,7 @@ async fn a_job_without_progress_is_a_stall_and_no_rank_is_blamed() {
     decision(&mut events).await;
     handle.stop("seen enough").await.unwrap();
     let report = running.await.unwrap();
-    let told: Vec<_> =
+    let incidents: Vec<_> =
         report.incidents.iter().map(|i| (i.class.to_string(), i.domain.clone(), i.blamed.len())).collect();
-    assert_eq!(told, [("stall".to_owned(), Domain::Job, 0)]);
+    assert_eq!(incidents, [("stall".to_owned(), Domain::Job, 0)]);
 }

@@ -1,4 +1,4 @@
-//! Which processes are watched, how their ends are told, and that nothing is done to them.
+//! Which processes are watched, how their ends are reported, and that nothing is done to them.
 
 use crate::support::*;
 use rustix::process::{Signal, kill_process};

@@ -1,4 +1,4 @@
-//! What the sources over foreign processes tell: signs of life, states, steps.
+//! What the sources over foreign processes report: signs of life, states, steps.
 
 use crate::support::*;
 use rustix::process::{Signal as Sent, kill_process};
@@ -29,7 +29,7 @@ async fn fact(source: &mut impl TraceSource, like: impl Fn(&Fact) -> bool) -> Fa
             }
         }
     };
-    timeout(PATIENCE, reading).await.expect("it is told")
+    timeout(PATIENCE, reading).await.expect("it is reported")
 }
 
 #[tokio::test]

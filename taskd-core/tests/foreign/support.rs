@@ -14,7 +14,7 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 pub(crate) const LOOK_EVERY: Duration = Duration::from_millis(20);
 pub(crate) const KILLED: Termination = Termination::Signal { number: 9, core_dumped: false };
 
-/// In a script: waits until the test says [`Job::go_on`].
+/// In a script: waits until the test calls [`Job::go_on`].
 pub(crate) const WAIT: &str = r#"while [ ! -e "$GO" ]; do sleep 0.02; done"#;
 
 /// A job of shell processes; ended with everything in it when dropped.
@@ -93,7 +93,8 @@ pub(crate) fn kernel_keeps_ends() -> bool {
     (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0)) >= (6, 15)
 }
 
-/// What is to be told of an end that the parent takes at once: the truth, or where the kernel is too old, that or nothing.
+/// What is to be reported of an end that the parent takes at once: the truth, or where the kernel is too old, that or
+/// nothing.
 pub(crate) fn assert_ended(how: Termination, truth: Termination) {
     assert!(how == truth || (how == Termination::Unknown && !kernel_keeps_ends()), "{how} is not {truth}");
 }

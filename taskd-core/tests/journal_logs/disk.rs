@@ -10,7 +10,7 @@ use taskd_core::journal::*;
 use taskd_core::kernel::Input;
 use taskd_core::trace::Signal;
 
-/// Writes numbered inputs and waits for what the journal says of itself.
+/// Writes numbered inputs and waits for what the journal reports of itself.
 struct Scribe {
     journal: Journal,
     seq: u64,
@@ -79,7 +79,7 @@ fn read(dir: &Path) -> (u64, Vec<MissingInputs>, Vec<Gap>) {
     (found, missing, steps.gaps())
 }
 
-/// Everything is accounted for: what is not there is missing, and told as lost.
+/// Everything is accounted for: what is not there is missing, and reported as lost.
 fn assert_accounted(dir: &Path, inputs: u64, counts: JournalCounts) -> Vec<MissingInputs> {
     let (found, missing, gaps) = read(dir);
     let absent: u64 = missing.iter().map(|m| m.to.0 - m.from.0 + 1).sum();

@@ -30,10 +30,10 @@ fn change(file: &Path, change: impl FnOnce(&mut Vec<u8>)) {
 /// What the next start finds, and the only problem in it as a sentence without the directory.
 fn found(dir: &Path) -> (Recovered, String) {
     let (_, recovered) = open(dir, JournalConfig::default());
-    let said: Vec<String> = recovered.problems.iter().map(ToString::to_string).collect();
-    assert_eq!(said.len(), 1, "{said:?}");
-    let said = said[0].replace(&format!("{}/", dir.display()), "");
-    (recovered, said)
+    let messages: Vec<String> = recovered.problems.iter().map(ToString::to_string).collect();
+    assert_eq!(messages.len(), 1, "{messages:?}");
+    let messages = messages[0].replace(&format!("{}/", dir.display()), "");
+    (recovered, messages)
 }
 
 #[test]
@@ -42,9 +42,12 @@ fn a_torn_tail_is_cut_off_and_reported() {
     let (job, decisions) = logged(dir.path());
     let whole = fs::metadata(&decisions).unwrap().len();
     change(&decisions, |bytes| bytes.truncate(bytes.len() - 7));
-    let (recovered, said) = found(dir.path());
-    assert!(said.starts_with("decisions-000001-00000000000000000001.log was cut off while it was written"), "{said}");
-    let Problem::Torn { at, bytes, .. } = &recovered.problems[0] else { panic!("{said}") };
+    let (recovered, messages) = found(dir.path());
+    assert!(
+        messages.starts_with("decisions-000001-00000000000000000001.log was cut off while it was written"),
+        "{messages}"
+    );
+    let Problem::Torn { at, bytes, .. } = &recovered.problems[0] else { panic!("{messages}") };
     assert_eq!(at + bytes, whole - 7);
     assert!(recovered.has_state() && recovered.upto < job.kernel.seq(), "{recovered}");
     assert!(recovered.missing.is_some(), "observations behind it are there and cannot be used");
@@ -59,10 +62,10 @@ fn a_damaged_record_is_skipped_with_its_place_and_the_rest_is_read() {
     let (job, decisions) = logged(dir.path());
     let middle = fs::read(&decisions).unwrap().len() / 2;
     change(&decisions, |bytes| bytes[middle] ^= 1);
-    let (recovered, said) = found(dir.path());
-    assert!(said.contains("is damaged at byte ") && said.contains("after input "), "{said}");
-    let Problem::Damaged { at, bytes, after, .. } = recovered.problems[0].clone() else { panic!("{said}") };
-    assert!((at..at + bytes).contains(&(middle as u64)), "{said}");
+    let (recovered, messages) = found(dir.path());
+    assert!(messages.contains("is damaged at byte ") && messages.contains("after input "), "{messages}");
+    let Problem::Damaged { at, bytes, after, .. } = recovered.problems[0].clone() else { panic!("{messages}") };
+    assert!((at..at + bytes).contains(&(middle as u64)), "{messages}");
     let missing = recovered.missing.unwrap();
     assert!(missing.from > after && missing.why.contains("is damaged"), "{missing}");
     let report = replay(dir.path(), ReplayFrom::Start, plugins).unwrap();
@@ -80,8 +83,8 @@ fn a_damaged_snapshot_is_left_out_for_the_one_before() {
     job.close();
     let snapshots = files_of(dir.path(), "snapshot");
     change(snapshots.last().unwrap(), |bytes| bytes.truncate(bytes.len() - 1));
-    let (recovered, said) = found(dir.path());
-    assert!(said.starts_with("snapshot-"), "{said}");
+    let (recovered, messages) = found(dir.path());
+    assert!(messages.starts_with("snapshot-"), "{messages}");
     assert!(recovered.snapshot.is_some() && recovered.upto == job.kernel.seq());
     assert_eq!(recovered.resume(plugins()).unwrap().divergence, None);
 }
@@ -154,7 +157,7 @@ fn each_difference_from_the_log_header_is_reported() {
     others.detectors.remove(0);
     others.detectors.push(Box::new(detector_fn("acme.hot", |_, _, _| ())));
     let (_, recovered) = Journal::open(dir.path(), header(&others), JournalConfig::default()).unwrap();
-    let said: Vec<String> = recovered.differences.iter().map(ToString::to_string).collect();
+    let messages: Vec<String> = recovered.differences.iter().map(ToString::to_string).collect();
     let exactly = "restore this setting to continue from the log or replay it exactly";
     let expected = [
         format!("the log was written with detector exits version 1, which is missing now: {exactly}"),
@@ -164,25 +167,25 @@ fn each_difference_from_the_log_header_is_reported() {
         ),
         format!("the log was written without detector acme.hot version 1: {exactly}"),
     ];
-    assert_eq!(said, expected);
+    assert_eq!(messages, expected);
     assert!(recovered.has_state(), "whether that matters is the caller's to say");
 
     let mut others = plugins();
     others.detectors.reverse();
     let more = Header { ranks: 8, ..header(&others) };
     let (_, recovered) = Journal::open(dir.path(), more, JournalConfig::default()).unwrap();
-    let said: Vec<String> = recovered.differences.iter().map(ToString::to_string).collect();
+    let messages: Vec<String> = recovered.differences.iter().map(ToString::to_string).collect();
     let expected = [
         format!("the log was written with ranks = 4, now it is 8: {exactly}"),
         format!("the log was written with the detector order exits, silence, now it is silence, exits: {exactly}"),
     ];
-    assert_eq!(said, expected);
+    assert_eq!(messages, expected);
 
     let other_job = Header { job: Name::new("letters"), ..header(&plugins()) };
     let (_, recovered) = Journal::open(dir.path(), other_job, JournalConfig::default()).unwrap();
-    let said = recovered.differences[0].to_string();
+    let messages = recovered.differences[0].to_string();
     assert_eq!(
-        said,
+        messages,
         "the log belongs to job digits (7f3a), not to letters (7f3a): give each job a directory of its own"
     );
     assert!(!recovered.has_state());

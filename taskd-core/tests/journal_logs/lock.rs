@@ -15,8 +15,8 @@ fn another_supervisor(dir: &Path) -> Child {
     let mut process = Process::new(std::env::current_exe().unwrap());
     process.args(["--exact", "lock::a_killed_supervisor_releases_the_lock", "--nocapture"]).env(DIR, dir);
     let mut child = process.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
-    let said = BufReader::new(child.stdout.take().unwrap()).lines().map_while(Result::ok);
-    assert!(said.into_iter().any(|line| line.ends_with("it is open")), "it opens the journal");
+    let lines = BufReader::new(child.stdout.take().unwrap()).lines().map_while(Result::ok);
+    assert!(lines.into_iter().any(|line| line.ends_with("it is open")), "it opens the journal");
     child
 }
 
@@ -81,5 +81,5 @@ fn a_lock_file_with_unreadable_contents_still_locks() {
     fs::write(dir.path().join("lock"), [0xff; 5000]).unwrap();
     assert!(refusal(dir.path()).contains("is in use by another supervisor: stop that one first"));
     assert!(first.close(PATIENCE));
-    assert!(open(dir.path(), small()).0.close(PATIENCE), "what stands in the file is nobody's lock");
+    assert!(open(dir.path(), small()).0.close(PATIENCE), "the content of the file is no process's lock");
 }

@@ -11,7 +11,8 @@ use taskd_core::kernel::Effect;
 use taskd_core::kernel::Event;
 use taskd_core::trace::Signal;
 
-/// Three starts of a supervisor, each of which goes on from the one before; `saves`: whether all detectors can be saved.
+/// Three starts of a supervisor, each of which goes on from the one before; `saves`: whether all detectors can be
+/// saved.
 fn three_starts(dir: &Path, saves: bool) -> Seq {
     let config = JournalConfig { snapshot_every_decisions: 40, ..small() };
     let mut job = Job::logged(plugins_that(saves), open(dir, config.clone()).0);
@@ -73,9 +74,9 @@ fn a_replay_with_other_plugins_names_them_and_shows_the_first_difference() {
     let report = replay(dir.path(), ReplayFrom::Start, patient).unwrap();
     let difference = report.first_difference.as_ref().expect("another bound decides later");
     assert!(difference.logged != difference.replayed);
-    let said = report.to_string();
+    let findings = report.to_string();
     for part in ["bound=350ms", "bound=450ms", "differs from the log", "logged:", "replayed:", "silence of rank 2"] {
-        assert!(said.contains(part), "{part} is not in {said}");
+        assert!(findings.contains(part), "{part} is not in {findings}");
     }
 }
 
@@ -105,8 +106,8 @@ fn a_lost_decision_is_no_difference() {
     assert!(!report.missing.is_empty());
 }
 
-fn blames(said: &[WhatIfFinding]) -> Vec<(JobTime, String)> {
-    let blames = said.iter().filter_map(|s| match &s.finding {
+fn blames(findings: &[WhatIfFinding]) -> Vec<(JobTime, String)> {
+    let blames = findings.iter().filter_map(|s| match &s.finding {
         Some(Finding::Blame(fault)) => {
             Some((s.now, format!("{} {}", fault.primary_suspect().class, fault.primary_suspect().domain)))
         }
@@ -140,12 +141,12 @@ fn a_what_if_replay_times_the_findings_of_other_detectors() {
     assert_eq!(announced.len(), 3, "one silence a start");
     let silent: Vec<WhatIfFinding> = result.would.iter().filter(|s| s.detector == "silence").cloned().collect();
     let found = blames(&silent);
-    for (now, who) in &announced {
-        assert!(found.contains(&(*now, who.clone())), "the same detector finds the same: {found:?}");
+    for (now, suspect) in &announced {
+        assert!(found.contains(&(*now, suspect.clone())), "the same detector finds the same: {found:?}");
         let earlier = JobTime::from_nanos(now.as_nanos() - 100_000_000);
-        assert!(found.contains(&(earlier, who.clone())), "the hasty one finds it a tick earlier: {found:?}");
+        assert!(found.contains(&(earlier, suspect.clone())), "the hasty one finds it a tick earlier: {found:?}");
     }
-    assert_eq!(found.len(), 6, "and nobody else is blamed");
+    assert_eq!(found.len(), 6, "and no other rank is blamed");
     assert_eq!(result.would.iter().filter(|s| s.detector == "wild" && s.finding.is_none()).count(), 1);
     assert!(result.to_string().contains("wild panicked"));
 }
@@ -159,7 +160,11 @@ fn a_what_if_replay_blames_no_rank_for_a_gap_in_the_log() {
     let same: Box<dyn FaultDetector> = Box::new(Silence::after(Duration::from_millis(350)));
     let result = what_if(dir.path(), vec![same], plugins).unwrap();
     assert_eq!(result.followed.missing.len(), 1);
-    assert!(blames(&result.would).iter().all(|(_, who)| who == "silence rank 2"), "{:?}", blames(&result.would));
+    assert!(
+        blames(&result.would).iter().all(|(_, suspect)| suspect == "silence rank 2"),
+        "{:?}",
+        blames(&result.would)
+    );
 }
 
 #[test]

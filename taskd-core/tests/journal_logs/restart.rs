@@ -16,7 +16,7 @@ fn lived(dir: &Path, config: JournalConfig) -> Job {
     let mut job = Job::logged(plugins(), open(dir, config).0);
     job.live();
     job.live();
-    assert!(job.kernel.view().world.restarts() >= 6, "the job has something to tell");
+    assert!(job.kernel.view().world.restarts() >= 6, "the job has something to report");
     job.close();
     job
 }

@@ -1,4 +1,4 @@
-//! A small job that fails now and then, with everything its kernel was told and commanded.
+//! A small job that fails now and then, with everything that its kernel received and commanded.
 
 use bytes::Bytes;
 use std::collections::BTreeMap;
@@ -46,17 +46,17 @@ impl FaultDetector for Exits {
     }
 }
 
-/// Blames processes that have not been heard of for a while.
+/// Blames processes without a report for a while.
 pub(crate) struct Silence {
     pub(crate) bound: Duration,
     /// Whether it can be saved.
     pub(crate) saves: bool,
-    heard: BTreeMap<Domain, JobTime>,
+    reported: BTreeMap<Domain, JobTime>,
 }
 
 impl Silence {
     pub(crate) fn after(bound: Duration) -> Silence {
-        Silence { bound, saves: true, heard: BTreeMap::new() }
+        Silence { bound, saves: true, reported: BTreeMap::new() }
     }
 }
 
@@ -69,29 +69,29 @@ impl FaultDetector for Silence {
     }
     fn observe(&mut self, o: &Observation, view: &View, _out: &mut Findings) {
         match &o.signal {
-            Signal::Heartbeat => drop(self.heard.insert(o.about.clone(), view.now)),
-            Signal::Phase(phase) if phase.is_over() => drop(self.heard.remove(&o.about)),
-            Signal::SupervisorSlept { .. } => self.heard.values_mut().for_each(|at| *at = view.now),
+            Signal::Heartbeat => drop(self.reported.insert(o.about.clone(), view.now)),
+            Signal::Phase(phase) if phase.is_over() => drop(self.reported.remove(&o.about)),
+            Signal::SupervisorSlept { .. } => self.reported.values_mut().for_each(|at| *at = view.now),
             _ => {}
         }
     }
     fn deadline(&self) -> Option<JobTime> {
-        self.heard.values().min().map(|at| *at + self.bound)
+        self.reported.values().min().map(|at| *at + self.bound)
     }
     fn expire(&mut self, view: &View, out: &mut Findings) {
         let silent: Vec<Domain> =
-            self.heard.iter().filter(|(_, at)| **at + self.bound <= view.now).map(|(d, _)| d.clone()).collect();
+            self.reported.iter().filter(|(_, at)| **at + self.bound <= view.now).map(|(d, _)| d.clone()).collect();
         for domain in silent {
-            self.heard.remove(&domain);
+            self.reported.remove(&domain);
             let suspect = Suspect::certain(domain, FaultClass::Silence, Damage::PROCESS_GONE);
             out.blame(Fault::new(self.name(), view.now, suspect));
         }
     }
     fn snapshot(&self) -> Option<Bytes> {
-        self.saves.then(|| postcard::to_stdvec(&self.heard).unwrap().into())
+        self.saves.then(|| postcard::to_stdvec(&self.reported).unwrap().into())
     }
     fn restore(&mut self, saved: &[u8]) -> Result<(), DecodeError> {
-        self.heard = postcard::from_bytes(saved).map_err(|_| DecodeError)?;
+        self.reported = postcard::from_bytes(saved).map_err(|_| DecodeError)?;
         Ok(())
     }
 }
@@ -296,7 +296,7 @@ impl Job {
         self.give(Input::Observed(vec![fact(self.now, Rank(rank), incarnation, signal)]));
     }
 
-    /// A rank says nothing any more until it is started again.
+    /// A rank reports nothing any more until it is started again.
     pub(crate) fn mute(&mut self, rank: u32) {
         self.mute = Some(rank);
         self.train(8);

@@ -1,4 +1,4 @@
-//! How processes end, and what is told of it.
+//! How processes end, and what is reported of it.
 
 use crate::job::*;
 use crate::support::*;
@@ -83,17 +83,17 @@ async fn leftover_processes_of_an_exited_rank_are_named_and_killed() {
         assert_eq!((exit.how.to_string().as_str(), exit.stderr_tail.as_str()), (how, "here\n"), "{script}");
         let rank = proc.role.rank().unwrap().0;
         let printed = job.printed(&format!("rank-{rank}.1/stderr.log"), " killed: ").await;
-        let told = printed.lines().last().unwrap();
-        assert!(told.starts_with(&format!("taskd: {proc} has ended ({how}), but ")), "{script}: {told}");
+        let last = printed.lines().last().unwrap();
+        assert!(last.starts_with(&format!("taskd: {proc} has ended ({how}), but ")), "{script}: {last}");
         for command in &left {
-            let before = told.split(&format!(" {command}")).next().filter(|before| before.len() < told.len());
+            let before = last.split(&format!(" {command}")).next().filter(|before| before.len() < last.len());
             let pid = before.and_then(|before| before.rsplit(' ').next()?.parse::<u32>().ok());
-            let pid = pid.unwrap_or_else(|| panic!("{script}: {told}"));
+            let pid = pid.unwrap_or_else(|| panic!("{script}: {last}"));
             eventually("it is gone", || state_of(pid).is_none_or(|state| state == 'Z').then_some(())).await;
         }
-        let is_advised = told.ends_with("; start the program with exec, or have the script wait for it");
-        assert_eq!(is_advised, how.starts_with("exit code"), "{told}");
-        assert!(told.contains(if left.len() == 1 {
+        let is_advised = last.ends_with("; start the program with exec, or have the script wait for it");
+        assert_eq!(is_advised, how.starts_with("exit code"), "{last}");
+        assert!(last.contains(if left.len() == 1 {
             " still runs and is killed: "
         } else {
             " still run and are killed: "

@@ -22,7 +22,7 @@ async fn a_disk_that_refuses_everything_harms_no_rank() {
     let proc = job.start_one(sh("head -c 3000000 /dev/zero; echo well >&2")).await;
     let exit = job.exit_of(&proc).await;
     assert_eq!((exit.how, exit.stderr_tail.as_str()), (Termination::Code(0), "well\n"));
-    // Some wait for the writer when the exit is told already.
+    // Some wait for the writer when the exit is reported already.
     let counters = async || job.launcher.counters().await.unwrap();
     while counters().await.guard.output_bytes_dropped < 3_000_000 {
         tokio::task::yield_now().await;
@@ -36,7 +36,7 @@ async fn a_disk_that_refuses_everything_harms_no_rank() {
 async fn a_disk_that_hangs_harms_no_rank_and_delays_no_exit() {
     let job = Job::new().await;
     let pipe = output_dir(&job).join("stdout.log");
-    // Opening a pipe that nobody reads hangs for ever.
+    // Opening a pipe without a reader hangs for ever.
     rustix::fs::mknodat(rustix::fs::CWD, &pipe, rustix::fs::FileType::Fifo, 0o600.into(), 0).unwrap();
     let procs = job.start([sh("head -c 3000000 /dev/zero; exit 4"), sh("echo well >&2; exit 5")]).await;
     assert_eq!(job.exit_of(&procs[0]).await.how, Termination::Code(4));

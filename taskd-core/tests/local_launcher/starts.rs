@@ -125,9 +125,9 @@ async fn a_start_that_waits_can_be_stopped() {
 async fn a_start_that_waits_for_its_predecessors_end_has_the_ranks_own_memory() {
     let job = Job::new().await;
     let first = job.start_one(sleeper().with_env(IN_MEMORY_CHECKPOINT_EVERY_VARIABLE, "100")).await; // it writes nothing there
-    let tells = sh("readlink $TASKD_HANDOFF; readlink $TASKD_IN_MEMORY_CHECKPOINT; echo end")
+    let prints = sh("readlink $TASKD_HANDOFF; readlink $TASKD_IN_MEMORY_CHECKPOINT; echo end")
         .with_env(IN_MEMORY_CHECKPOINT_EVERY_VARIABLE, "100");
-    let second = batch(2, [tells]);
+    let second = batch(2, [prints]);
     let waits = job.launcher.start(&second);
     let stops = async {
         // Calls are carried out in their order: this one comes after the start.

@@ -46,7 +46,7 @@ pub(crate) async fn phase_of(launcher: &dyn Launcher, proc: &ProcId, wanted: imp
     tokio::time::timeout(PATIENCE, waiting).await.unwrap_or_else(|_| panic!("{proc} did not get there"))
 }
 
-/// For what the file system or `/proc` shows and no event tells.
+/// For what the file system or `/proc` shows and no event reports.
 pub(crate) async fn eventually<T>(what: &str, look: impl FnMut() -> Option<T>) -> T {
     within(PATIENCE, what, look).await
 }
@@ -110,7 +110,7 @@ pub(crate) fn send(pid: u32, signal: rustix::process::Signal) {
     rustix::process::kill_process(rustix::process::Pid::from_raw(pid as i32).unwrap(), signal).unwrap();
 }
 
-/// Children of a process that have not ended, and those that nobody has reaped.
+/// Children of a process that have not ended, and those that were not reaped.
 pub(crate) fn children_of(parent: u32) -> Vec<u32> {
     let parent_of = |pid: u32| {
         let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;

@@ -1,4 +1,4 @@
-//! A new owner: nothing is lost, nothing is told twice, and there is only one.
+//! A new owner: nothing is lost, nothing is reported twice, and there is only one.
 
 use crate::harness::tests;
 use crate::supervisor::{Supervisor, rank};
@@ -30,13 +30,13 @@ async fn exit_between_two_owners_is_reported_to_the_second() {
     let running: Vec<u32> = running.filter_map(|status| status.pid).collect();
     assert!(running.len() == 2 && running.iter().all(|pid| supervisor.pids().contains(pid) && is_alive(*pid)));
     launcher.acknowledge(from_ref(&gone)).await.unwrap();
-    drop(launcher); // it was built with KillTree: what counts is what the last owner said
+    drop(launcher); // it was built with KillTree: what counts is the last owner's setting
     supervisor.all_is_gone(Duration::from_secs(1)).await;
 }
 
 async fn an_owner_that_has_detached_finds_everything_again() {
     let dir = tempfile::tempdir().unwrap();
-    let build = async || builder(dir.path()).build().await.unwrap(); // with KillTree: who detaches says how long itself
+    let build = async || builder(dir.path()).build().await.unwrap(); // with KillTree: detaching sets the time itself
     let first = build().await;
     let orders = batch(1, [sleeper(), sh("exit 9")]);
     first.start(&orders).await.unwrap();
@@ -71,11 +71,12 @@ async fn newer_owner_takes_over_when_asked() {
     }
     let from = first.list().await.unwrap().revision;
     let second = builder(dir.path()).takeover(true).build().await.unwrap();
-    let told = [first.watch(from).await.map(drop), first.stop(&[], Duration::ZERO).await, first.start(&orders).await];
-    for told in told {
-        assert!(matches!(&told, Err(LaunchError::Superseded(why)) if why.contains("taken")), "{told:?}");
+    let outcomes =
+        [first.watch(from).await.map(drop), first.stop(&[], Duration::ZERO).await, first.start(&orders).await];
+    for outcomes in outcomes {
+        assert!(matches!(&outcomes, Err(LaunchError::Superseded(why)) if why.contains("taken")), "{outcomes:?}");
     }
-    drop(first); // says nothing to the guard any more
+    drop(first); // sends nothing to the guard any more
     let proc = &orders.starts[0].proc;
     assert!(is_alive(pid_of(&second, proc).await));
     second.stop(from_ref(proc), Duration::ZERO).await.unwrap();

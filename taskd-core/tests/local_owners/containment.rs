@@ -193,7 +193,8 @@ async fn guard_reports_what_contains_its_processes() {
     let launcher = builder(dir.path()).build().await.unwrap();
     let log = || std::fs::read_to_string(dir.path().join("guard.log")).unwrap_or_default();
     let line =
-        eventually("it is said", || log().lines().find(|line| line.contains("control group")).map(str::to_owned)).await;
+        eventually("it is logged", || log().lines().find(|line| line.contains("control group")).map(str::to_owned))
+            .await;
     let guard = guard_pid(dir.path());
     let expected = match group(dir.path()) {
         Some(group) => {

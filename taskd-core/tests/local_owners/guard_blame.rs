@@ -1,4 +1,4 @@
-//! What a job is told when something becomes of its guard: the guard is blamed and not the ranks, or is waited for.
+//! What is reported to a job when its guard fails: the guard is blamed and not the ranks, or is waited for.
 
 use crate::harness::tests;
 use crate::support::*;
@@ -139,7 +139,7 @@ async fn stopped_guard_is_reported_in_two_seconds_and_the_job_continues() {
     assert!(begun.elapsed() < Duration::from_secs(4), "{:?}", begun.elapsed()); // two, and as much for a busy machine
     let incident = &status.incidents[0];
     assert_eq!(incident.domain, Domain::Guard(NodeId(Name::new("here"))));
-    // A rank dies meanwhile. Nobody can take it away or start another: that waits.
+    // A rank dies meanwhile. No process can reap it or start another: that waits.
     let rank = children_of(guard)[0];
     send(rank, Signal::KILL);
     eventually("it has died", || (!is_alive(rank)).then_some(())).await;
@@ -151,7 +151,7 @@ async fn stopped_guard_is_reported_in_two_seconds_and_the_job_continues() {
     stopped(&handle, running).await;
 }
 
-/// A guard that welcomes its owner, and then says nothing more.
+/// A guard that welcomes its owner, and then sends nothing more.
 const MUTE: &str = r#"#!/bin/sh
 exec 3<&0
 sh -c '
@@ -171,21 +171,21 @@ async fn a_guard_that_hangs_is_killed_with_what_it_guards() {
     let builder = LocalLauncher::builder(dir.path().join("run")).guard(GuardProgram::Path(program));
     let launcher = builder.silent_guard_max(Duration::from_secs(1)).build().await.unwrap();
     let mut from = Revision { seq: 0, ..launcher.list().await.unwrap().revision };
-    let mut told = Vec::new();
+    let mut reported = Vec::new();
     let waiting = async {
-        while !told.iter().any(|guard: &GuardStatus| matches!(guard.state, GuardState::Gone(_))) {
+        while !reported.iter().any(|guard: &GuardStatus| matches!(guard.state, GuardState::Gone(_))) {
             let (changes, next) = launcher.watch(from).await.unwrap();
-            told.extend(changes.into_iter().filter_map(|change| match change {
+            reported.extend(changes.into_iter().filter_map(|change| match change {
                 Change::Guard(status) => Some(status),
                 _ => None,
             }));
             from = next;
         }
     };
-    tokio::time::timeout(PATIENCE, waiting).await.expect("its end is told");
-    let pid = told[0].pid;
-    eventually("it is dead", || (!is_alive(pid)).then_some(())).await; // it is told from the moment in which the kernel kills it
-    assert!(matches!(&told[1].state, GuardState::Silent(_)), "{told:?}");
-    let GuardState::Gone(end) = &told[2].state else { panic!("{told:?}") };
+    tokio::time::timeout(PATIENCE, waiting).await.expect("its end is reported");
+    let pid = reported[0].pid;
+    eventually("it is dead", || (!is_alive(pid)).then_some(())).await; // reported from the moment of the kill
+    assert!(matches!(&reported[1].state, GuardState::Silent(_)), "{reported:?}");
+    let GuardState::Gone(end) = &reported[2].state else { panic!("{reported:?}") };
     assert_eq!(end.why, format!("guard {pid} had not answered for 1s, and was killed with all its processes"));
 }

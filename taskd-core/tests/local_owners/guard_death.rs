@@ -1,4 +1,4 @@
-//! The guard dies: everything goes with it, is told once, and the next start finds a new guard.
+//! The guard dies: everything goes with it, is reported once, and the next start finds a new guard.
 
 use crate::harness::tests;
 use crate::supervisor::Supervisor;
@@ -64,7 +64,7 @@ async fn exits_of_a_killed_guard_are_reported_once() {
         assert!(died_with_it, "{how}: as what it was seen dying, if it was seen");
     }
     for pid in pids().lines().map(|pid| pid.parse().unwrap()) {
-        assert!(!is_alive(pid), "exits are told when everything is gone");
+        assert!(!is_alive(pid), "exits are reported when everything is gone");
     }
     let next = batch(2, [sleeper()]);
     launcher.start(&next).await.unwrap();

@@ -1,4 +1,5 @@
-//! Identity of guard and job: a file is trusted only for its own directory and job, and one guard at a time has a directory.
+//! Identity of guard and job: a file is trusted only for its own directory and job, and one guard at a time has a
+//! directory.
 
 use crate::harness::tests;
 use crate::supervisor::Supervisor;
@@ -41,7 +42,7 @@ async fn guard_record_copied_from_elsewhere_kills_no_process() {
     std::fs::copy(one.path().join("guard.json"), two.path().join("guard.json")).unwrap();
     let other = builder(two.path()).build().await.unwrap();
     assert_ne!(guard_pid(two.path()), guard_pid(one.path()), "a guard of its own");
-    assert!(is_alive(pid), "a copy of the record says nothing of the job");
+    assert!(is_alive(pid), "a copy of the record proves nothing of the job");
     other.shutdown(Duration::ZERO).await.unwrap();
     assert!(is_alive(pid));
     launcher.shutdown(Duration::ZERO).await.unwrap();
@@ -86,8 +87,8 @@ async fn another_jobs_directory_is_refused_by_its_name() {
     let pid = pid_of(&launcher, &proc).await;
     launcher.detach(KEEP).await.unwrap();
     drop(launcher);
-    let said = refused(named("letters").await);
-    assert!(said.contains("belongs to the job digits") && is_alive(pid), "{said}");
+    let message = refused(named("letters").await);
+    assert!(message.contains("belongs to the job digits") && is_alive(pid), "{message}");
     // The same where its guard is gone and what it guarded is not.
     let guard = guard_pid(dir.path());
     let mut left = marked(

@@ -1,4 +1,4 @@
-//! What lifelines tell, and what they must not tell.
+//! What lifelines report, and what they must not report.
 
 use crate::harness::tests;
 use crate::missing_calls::NO_ROBUST_LOCKS;
@@ -34,7 +34,7 @@ struct Run {
     from: Revision,
 }
 
-/// Starts one rank and waits until it has said `word`.
+/// Starts one rank and waits until it has printed `word`.
 async fn run(spec: WorkerSpec, word: &str) -> Run {
     let dir = tempfile::tempdir().unwrap();
     let launcher = builder(dir.path()).build().await.unwrap();
@@ -70,7 +70,7 @@ impl Run {
         self.phases().await.iter().map(Phase::to_string).collect()
     }
 
-    /// Kills the rank, whose exit cannot come before its death was told: else it may, and the death is left out.
+    /// Kills the rank, whose exit cannot come before its death was reported: else it may, and the death is left out.
     async fn kill_and_see_it_dead(&self) {
         let held = HeldThread::of(self.pid);
         send(self.pid, Signal::KILL);
@@ -83,7 +83,7 @@ impl Run {
     }
 }
 
-/// What is told of a rank that was killed and seen dead.
+/// What is reported of a rank that was killed and seen dead.
 const KILLED: [&str; 3] = ["running", "dead: signal 9 (SIGKILL)", "exited: signal 9 (SIGKILL)"];
 
 async fn a_killed_rank_is_known_dead_before_its_exit() {
@@ -155,7 +155,7 @@ async fn exec_is_no_death() {
             .await;
         send(run.pid, Signal::KILL);
         let mut story = run.story().await;
-        story.retain(|told| told != KILLED[1]); // the kill may overtake the guard's look: that is a death
+        story.retain(|found| found != KILLED[1]); // the kill may overtake the guard's look: that is a death
         assert_eq!(story, ["running", "exited: signal 9 (SIGKILL)"]);
         run.end().await;
     }
@@ -225,8 +225,8 @@ async fn lifeline_without_robust_locks_is_unavailable() {
     let mut spec = rank_that("hold", "");
     spec.argv.insert(1, NO_ROBUST_LOCKS.into());
     let run = run(spec, "held").await;
-    let told = state(&mut run.launcher.heartbeats(Duration::from_millis(5))).await;
-    let Ok(ProbeResult::Text(text)) = told else { panic!("{told:?}") };
+    let found = state(&mut run.launcher.heartbeats(Duration::from_millis(5))).await;
+    let Ok(ProbeResult::Text(text)) = found else { panic!("{found:?}") };
     assert!(text.contains(" lifeline=unavailable "), "{text}");
     send(run.pid, Signal::KILL);
     assert_eq!(run.story().await, ["running", "exited: signal 9 (SIGKILL)"]);

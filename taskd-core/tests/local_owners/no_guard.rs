@@ -1,4 +1,4 @@
-//! A host that offers no guard: direct children, and it is said what that costs.
+//! A host that offers no guard: direct children, and the consequences are reported.
 
 use crate::harness::tests;
 use crate::support::*;

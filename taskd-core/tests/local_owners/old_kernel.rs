@@ -22,15 +22,15 @@ const SUITES: [&str; 5] = ["attach::", "guard_death::", "lifelines::", "loss::",
 
 async fn everything_works_as_on_linux_4_18() {
     assert!(pidfd_open(getpid(), PidfdFlags::empty()).is_ok(), "this kernel has no pidfds: no filter is needed");
-    let told = tempfile::NamedTempFile::new().unwrap();
+    let file = tempfile::NamedTempFile::new().unwrap();
     let mut command = Command::new(std::env::current_exe().unwrap());
-    command.arg(ROLE).args(SUITES).stdin(Stdio::null()).stdout(told.reopen().unwrap()).stderr(told.reopen().unwrap());
+    command.arg(ROLE).args(SUITES).stdin(Stdio::null()).stdout(file.reopen().unwrap()).stderr(file.reopen().unwrap());
     let mut tests = Ends(command.spawn().unwrap());
     let status = within(PATIENCE * 2, "these tests end", || tests.0.try_wait().unwrap()).await;
-    let told = std::fs::read_to_string(told.path()).unwrap();
-    assert!(status.success(), "{told}");
+    let file = std::fs::read_to_string(file.path()).unwrap();
+    assert!(status.success(), "{file}");
     for suite in SUITES {
-        assert!(told.contains(suite), "no test of {suite} was run");
+        assert!(file.contains(suite), "no test of {suite} was run");
     }
 }
 

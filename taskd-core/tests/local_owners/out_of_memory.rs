@@ -1,4 +1,5 @@
-//! Linux kills a process for lack of memory: that is told as what it is, with the limit. Real control groups, where they can be made.
+//! Linux kills a process for lack of memory: that is reported as such, with the limit. Real control groups, where
+//! they can be made.
 
 use crate::harness::tests;
 use crate::support::*;
@@ -76,9 +77,9 @@ async fn rank_killed_out_of_memory_is_reported_with_the_limit() {
     assert_eq!(report.outcome, Outcome::Failed);
     let incident = &report.incidents[0];
     assert_eq!(incident.blamed, [Rank(0)]);
-    let told = incident.evidence.iter().find(|line| line.contains("the kernel killed it for lack of memory"));
-    let told = told.unwrap_or_else(|| panic!("{incident:?}"));
-    assert!(told.contains("the limit of 64 MiB of control group /taskd-test-rank-"), "{told}");
+    let reported = incident.evidence.iter().find(|line| line.contains("the kernel killed it for lack of memory"));
+    let reported = reported.unwrap_or_else(|| panic!("{incident:?}"));
+    assert!(reported.contains("the limit of 64 MiB of control group /taskd-test-rank-"), "{reported}");
 }
 
 async fn guard_killed_out_of_memory_is_reported_as_such() {
@@ -121,7 +122,7 @@ async fn gone(launcher: &LocalLauncher, mut from: Revision) -> GuardEnd {
             from = next;
         }
     };
-    tokio::time::timeout(PATIENCE, waiting).await.expect("its end is told")
+    tokio::time::timeout(PATIENCE, waiting).await.expect("its end is reported")
 }
 
 async fn killed_rank_is_not_reported_as_out_of_memory() {

@@ -49,7 +49,7 @@ pub(crate) fn run(act: &str, dir: &str) -> ExitCode {
     })
 }
 
-/// How many processes the namespace has, those that nobody has reaped included.
+/// How many processes the namespace has, those that were not reaped included.
 fn processes() -> usize {
     let names = std::fs::read_dir("/proc").unwrap().filter_map(|entry| entry.unwrap().file_name().into_string().ok());
     names.filter(|name| name.bytes().all(|b| b.is_ascii_digit())).count()

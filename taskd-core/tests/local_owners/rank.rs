@@ -1,4 +1,4 @@
-//! The rank of the lifeline tests: takes its lifeline, says so, and does one thing.
+//! The rank of the lifeline tests: takes its lifeline, reports that, and does one thing.
 
 #![allow(unsafe_code, reason = "ends in ways that no safe function offers")]
 
@@ -39,7 +39,7 @@ pub(crate) fn run(act: &str, argument: &str) -> ExitCode {
                 until_given_up();
                 std::process::exit(code)
             });
-            // SAFETY: ends the main thread only. It never returns, and nobody uses what is on its stack.
+            // SAFETY: ends the main thread only. It never returns, and no code uses what is on its stack.
             unsafe { libc::syscall(libc::SYS_exit, 0) };
             unreachable!()
         }
@@ -64,7 +64,7 @@ pub(crate) fn headless(file: &str) -> ExitCode {
         }
     });
     std::fs::write(file, std::process::id().to_string()).unwrap();
-    // SAFETY: ends the main thread only. It never returns, and nobody uses what is on its stack.
+    // SAFETY: ends the main thread only. It never returns, and no code uses what is on its stack.
     unsafe { libc::syscall(libc::SYS_exit, 0) };
     unreachable!()
 }

@@ -18,17 +18,17 @@ tests![
 /// The first role of a process to which these calls are refused.
 pub(crate) const ROLE: &str = "refused-calls";
 
-/// Is such a process: it tries to start a rank, and leaves what it is told.
+/// Is such a process: it tries to start a rank, and leaves the answer that it receives.
 pub(crate) fn run(calls: &str, dir: &str) -> ExitCode {
     for call in calls.split(',').map(|call| call.parse::<u32>().unwrap()) {
         take_away(call..=call);
     }
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    let told = runtime.block_on(async {
+    let message = runtime.block_on(async {
         let launcher = builder(&std::path::Path::new(dir).join("run")).build().await.unwrap();
         launcher.start(&batch(1, [sleeper()])).await.unwrap_err().to_string()
     });
-    std::fs::write(format!("{dir}/told"), told).unwrap();
+    std::fs::write(format!("{dir}/answer"), message).unwrap();
     ExitCode::SUCCESS
 }
 
@@ -42,8 +42,8 @@ async fn a_call_that_a_sandbox_refuses_is_named() {
         let mut command = Command::new(std::env::current_exe().unwrap());
         command.args([ROLE, &numbers.join(","), dir.path().to_str().unwrap()]).stdin(Stdio::null());
         assert!(command.status().unwrap().success(), "{named}");
-        let told = std::fs::read_to_string(dir.path().join("told")).unwrap();
-        assert!(told.contains(named) && told.contains("seccomp"), "{told}");
+        let message = std::fs::read_to_string(dir.path().join("answer")).unwrap();
+        assert!(message.contains(named) && message.contains("seccomp"), "{message}");
     }
 }
 
@@ -54,8 +54,8 @@ async fn program_that_cannot_be_executed_is_reported_with_the_call() {
     std::fs::write(&program, "#!/no/such/interpreter\n").unwrap();
     std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o755)).unwrap();
     let spec = taskd_core::job::WorkerSpec::new([program.to_str().unwrap()]);
-    let told = launcher.start(&batch(1, [spec])).await.unwrap_err().to_string();
-    assert!(told.contains("execve failed") && told.contains("interpreter"), "{told}");
+    let message = launcher.start(&batch(1, [spec])).await.unwrap_err().to_string();
+    assert!(message.contains("execve failed") && message.contains("interpreter"), "{message}");
     launcher.shutdown(std::time::Duration::ZERO).await.unwrap();
 }
 
@@ -65,13 +65,13 @@ async fn guard_killed_in_its_first_moments_is_reported_as_killed() {
     std::fs::write(&program, "#!/bin/sh\nkill -9 $$\n").unwrap();
     std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o755)).unwrap();
     let launcher = LocalLauncher::builder(dir.path().join("run")).guard(GuardProgram::Path(program));
-    let told = launcher.build().await.unwrap_err().to_string();
-    assert!(told.contains("signal 9 (SIGKILL): it was killed right after its start"), "{told}");
+    let message = launcher.build().await.unwrap_err().to_string();
+    assert!(message.contains("signal 9 (SIGKILL): it was killed right after its start"), "{message}");
 }
 
 async fn a_run_directory_that_is_not_utf8_is_refused_in_one_sentence() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join(std::ffi::OsStr::from_bytes(b"run-\xff"));
-    let told = builder(&path).build().await.unwrap_err().to_string();
-    assert!(told.contains("its name is not UTF-8"), "{told}");
+    let message = builder(&path).build().await.unwrap_err().to_string();
+    assert!(message.contains("its name is not UTF-8"), "{message}");
 }

@@ -1,4 +1,4 @@
-//! The program that owns a job until somebody kills it.
+//! The program that owns a job until it is killed.
 
 #![allow(unsafe_code, reason = "hands descriptors down that are not meant to be")]
 
@@ -46,13 +46,13 @@ pub(crate) fn run(dir: &Path, on_loss_word: &str) -> ExitCode {
     ExitCode::SUCCESS
 }
 
-/// What the supervisor is told so that everything goes with it, though a helper of its holds its connections open.
+/// What the supervisor is sent so that everything goes with it, though a helper of its holds its connections open.
 pub(crate) const WITH_HELPER: &str = "kill-tree-with-helper";
 
 /// Starts a process that inherits all descriptors of this one, as a fork without exec would.
 fn start_helper() -> u32 {
     for number in (3..).take(64) {
-        // SAFETY: a system call without pointers; who else has these descriptors does not notice.
+        // SAFETY: a system call without pointers; other processes with these descriptors do not notice.
         unsafe { libc::fcntl(number, libc::F_SETFD, 0) };
     }
     Command::new("sleep").arg("1000").spawn().unwrap().id()

@@ -1,7 +1,7 @@
 //! Holds back the end of a process: a thread that is traced is not gone before its tracer has taken leave of it.
 //!
-//! The kernel tells a process's parent of its end only when its last thread is gone. So the exit of a killed rank cannot
-//! overtake its death here, however small the rank and however busy the machine.
+//! The kernel notifies a process's parent of its end only when its last thread is gone. So the exit of a killed rank
+//! cannot overtake its death here, however small the rank and however busy the machine.
 
 #![allow(unsafe_code, reason = "no safe function traces a thread")]
 

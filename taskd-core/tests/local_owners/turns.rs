@@ -1,4 +1,5 @@
-//! How long whose turns on a core are: the guard's short, so that it has its turn soon, and nobody else's.
+//! How long the turns of processes on a core are: the guard's short, so that it has its turn soon, and no other
+//! process's.
 
 use crate::harness::tests;
 use crate::support::*;
@@ -50,9 +51,9 @@ async fn the_guard_has_short_turns_and_its_processes_do_not() {
     })
     .await;
     for (task, name) in threads {
-        let tells_of_ends = matches!(&*name, "taskd-guard" | "taskd-lifeline");
+        let reports_ends = matches!(&*name, "taskd-guard" | "taskd-lifeline");
         let is_short = turn_of(&task) < ours;
-        assert_eq!(is_short, tells_of_ends && ours.is_some() && linux() >= SINCE, "{name}");
+        assert_eq!(is_short, reports_ends && ours.is_some() && linux() >= SINCE, "{name}");
     }
     launcher.shutdown(Duration::ZERO).await.unwrap();
 }

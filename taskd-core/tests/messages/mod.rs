@@ -1,4 +1,4 @@
-//! What the runtime says to people, for tests that read it.
+//! What the runtime logs, for tests that read it.
 
 use std::cell::RefCell;
 use std::sync::Once;
@@ -6,24 +6,25 @@ use tracing::field::{Field, Visit};
 use tracing::{Event, Level, Metadata, Subscriber, span};
 
 thread_local! {
-    static SAID: RefCell<Vec<(Level, String)>> = const { RefCell::new(Vec::new()) };
+    static LOGGED: RefCell<Vec<(Level, String)>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Keeps the messages of all events by thread. It is for the whole program: of one for a single thread another thread that comes to the
-/// same place first may have it remembered that nobody wants to know.
+/// Keeps the messages of all events by thread. It is for the whole program: of one for a single thread another thread
+/// that comes to the same place first may have it remembered that there is no subscriber.
 pub(crate) struct Messages;
 
 impl Messages {
-    /// Listens from here on; what was said before on this thread is forgotten.
+    /// Listens from here on; what was logged before on this thread is forgotten.
     pub(crate) fn listen() {
         static ONCE: Once = Once::new();
         ONCE.call_once(|| tracing::subscriber::set_global_default(Messages).expect("it is the only one here"));
-        SAID.take();
+        LOGGED.take();
     }
 
     /// Those of this thread that are as important as this, or more so.
     pub(crate) fn here(level: Level) -> Vec<String> {
-        SAID.with_borrow(|said| said.iter().filter(|(of, _)| *of <= level).map(|(_, text)| text.clone()).collect())
+        LOGGED
+            .with_borrow(|logged| logged.iter().filter(|(of, _)| *of <= level).map(|(_, text)| text.clone()).collect())
     }
 }
 
@@ -34,7 +35,7 @@ impl Subscriber for Messages {
     fn event(&self, event: &Event<'_>) {
         let mut message = Message::default();
         event.record(&mut message);
-        SAID.with_borrow_mut(|said| said.push((*event.metadata().level(), message.0)));
+        LOGGED.with_borrow_mut(|logged| logged.push((*event.metadata().level(), message.0)));
     }
     fn new_span(&self, _: &span::Attributes<'_>) -> span::Id {
         span::Id::from_u64(1)

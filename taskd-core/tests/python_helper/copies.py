@@ -1,7 +1,7 @@
 """Copies in memory (`taskd._in_memory_checkpoint`) of three ranks, which are killed, lag and lose messages: `python
 copies.py DIRECTORY SEEDS`.
 
-What stands for the supervisor is a model of its one rule, and says so. It writes what it has seen as JSON.
+The supervisor is a stand-in that models one rule. The results are written as JSON.
 """
 
 import ctypes
@@ -16,8 +16,8 @@ from taskd import _in_memory_checkpoint, _link
 
 _in_memory_checkpoint.PIECE_BYTES = 16  # so that small copies have many pieces
 RANKS, EVENTS = 3, 2000
-said = []
-_link.say = said.append
+logged = []
+_link.say = logged.append
 
 
 class Killed(BaseException):
@@ -34,8 +34,8 @@ class Rank:
 
     def start(self, step):
         self.step = step
-        self.told, self.says = [], []  # what is on its way to it, and from it
-        link = types.SimpleNamespace(send=lambda message: self.says.append(message["in-memory-checkpoint"]))
+        self.answers, self.sent = [], []  # messages on their way to this rank, and from it
+        link = types.SimpleNamespace(send=lambda message: self.sent.append(message["in-memory-checkpoint"]))
         self.session = types.SimpleNamespace(generation=self.world.generation, link=link)
         os.environ["TASKD_IN_MEMORY_CHECKPOINT"] = self.path
         self.memory = _in_memory_checkpoint.Memory(self.session, 10, self.world.dice.choice(["wait", "drop"]))
@@ -75,42 +75,42 @@ class World:
     def __init__(self, directory, seed):
         self.directory, self.dice = directory, random.Random(seed)
         self.generation = 1
-        self.said, self.declared = {}, None
+        self.reported, self.declared = {}, None
         self.counts = {"declared": 0, "killed": 0, "killed_copying": 0, "lost": 0, "dropped": 0}
         self.due = []  # copies that are under way: (rank, function, arguments)
         self.copies_now = None
         os.makedirs(directory)
         self.ranks = [Rank(self, number) for number in range(RANKS)]
 
-    def hears(self, number, message):
-        """As the kernel: what all have is declared, and who has something that another one will never have is told
-        so."""
+    def receive(self, number, message):
+        """Does what the kernel does: declares the copy that all ranks have, and answers each rank whose copy another
+        rank will never have."""
         if message["generation"] != self.generation:
             return
         of = message["of"]
-        self.said[number] = message = dict(message, waits=True)
-        if len(self.said) == RANKS and all(has(one, of) for one in self.said.values()):
+        self.reported[number] = message = dict(message, waits=True)
+        if len(self.reported) == RANKS and all(has(one, of) for one in self.reported.values()):
             self.declared = of
             self.counts["declared"] += 1
-        told = [rank for rank, one in self.said.items() if one["waits"] and self.is_settled(one)]
-        for rank in told:
-            one = self.said[rank]
+        settled = [rank for rank, one in self.reported.items() if one["waits"] and self.is_settled(one)]
+        for rank in settled:
+            one = self.reported[rank]
             one["waits"], one["whole"] = False, one["whole"] and one["of"] == self.declared
-            self.ranks[rank].told.append({"number": one["number"], "whole": self.declared})
+            self.ranks[rank].answers.append({"number": one["number"], "whole": self.declared})
 
     def is_settled(self, one):
-        lacked = any(other["at"] >= one["of"]["step"] and not has(other, one["of"]) for other in self.said.values())
+        lacked = any(other["at"] >= one["of"]["step"] and not has(other, one["of"]) for other in self.reported.values())
         return not one["whole"] or one["of"] == self.declared or lacked
 
     def new_world(self, lost):
-        """Who was lost is replaced, and the others say again what they have."""
+        """Lost ranks are replaced, and the other ranks report again what they have."""
         self.generation += 1
-        self.said = {}
+        self.reported = {}
         newest = max(one.step for one in self.ranks)
         for number, rank in enumerate(self.ranks):
-            rank.memory.wanted = False  # an abort: nobody waits for a copy
+            rank.memory.wanted = False  # an abort: no rank waits for a copy
             self.finish(rank)
-            rank.step = newest  # everybody is brought there
+            rank.step = newest  # all ranks are brought there
             if number in lost:
                 rank.start(newest)
             else:
@@ -128,20 +128,20 @@ class World:
         rank = dice.choice(self.ranks)
         what = dice.random()
         if what < 0.05:
-            if rank.step <= min(one.step for one in self.ranks):  # nobody is more than one checkpoint ahead
+            if rank.step <= min(one.step for one in self.ranks):  # no rank is more than one checkpoint ahead
                 self.finish(rank)
                 rank.begin()
         elif what < 0.3:
             if dice.random() < 0.03:
                 rank.memory.wanted = False
             self.finish(rank)
-        elif what < 0.65 and rank.says:
-            self.hears(self.ranks.index(rank), rank.says.pop(0))
-        elif what < 0.95 and rank.told:
-            rank.memory.on_commit(rank.told.pop(0))
+        elif what < 0.65 and rank.sent:
+            self.receive(self.ranks.index(rank), rank.sent.pop(0))
+        elif what < 0.95 and rank.answers:
+            rank.memory.on_commit(rank.answers.pop(0))
         elif what < 0.952:  # the supervisor is another one: what was on its way is lost
-            self.counts["lost"] += len(rank.says) + len(rank.told)
-            rank.says, rank.told = [], []
+            self.counts["lost"] += len(rank.sent) + len(rank.answers)
+            rank.sent, rank.answers = [], []
         elif what > 0.998:
             lost = dice.sample(range(RANKS), dice.choice([1, 1, 2, RANKS]))
             for number in lost:
@@ -203,9 +203,9 @@ def random_worlds(directory, seeds):
 def one(directory, name, late="wait"):
     """A memory of its own, whose sayings are kept."""
     os.environ["TASKD_IN_MEMORY_CHECKPOINT"] = os.path.join(directory, name)
-    said_here = []
-    link = types.SimpleNamespace(send=lambda message: said_here.append(message["in-memory-checkpoint"]))
-    return _in_memory_checkpoint.Memory(types.SimpleNamespace(generation=1, link=link), 10, late), said_here
+    sent = []
+    link = types.SimpleNamespace(send=lambda message: sent.append(message["in-memory-checkpoint"]))
+    return _in_memory_checkpoint.Memory(types.SimpleNamespace(generation=1, link=link), 10, late), sent
 
 
 def buffer(size, byte=b"x"):
@@ -217,11 +217,11 @@ def late(directory):
     """A copy that is not finished when the window opens."""
     found = {}
     for how in ("wait", "drop"):
-        memory, says = one(directory, "late-" + how, how)
+        memory, sent = one(directory, "late-" + how, how)
         memory.begin(10, buffer(8 << 20))
         memory.window_opens()
         memory.end(wait=True)
-        found[how] = {"whole": says[-1]["whole"], "counted": [memory.waited, memory.dropped]}
+        found[how] = {"whole": sent[-1]["whole"], "counted": [memory.waited, memory.dropped]}
     return found
 
 
@@ -236,9 +236,9 @@ def damaged(directory, dice):
         file.write(b"?")
     try:
         next(slot for slot in _in_memory_checkpoint.slots() if slot.key).read()
-        told = None
+        refusal = None
     except _in_memory_checkpoint.NoCopy as error:
-        told = str(error)
+        refusal = str(error)
     for _ in range(2000):
         with open(path, "wb") as file:
             head = bytearray(
@@ -254,23 +254,23 @@ def damaged(directory, dice):
                     slot.read()
                 except _in_memory_checkpoint.NoCopy:
                     pass
-    return told
+    return refusal
 
 
 def no_room(directory):
     """A host with less memory than two copies take."""
-    memory, says = one(directory, "no-room")
+    memory, sent = one(directory, "no-room")
     real, _in_memory_checkpoint.available = _in_memory_checkpoint.available, lambda: 1000
     try:
         memory.begin(10, buffer(1000))
     finally:
         _in_memory_checkpoint.available = real
-    return {"said": said[-1], "whole": says[-1]["whole"], "dropped": memory.dropped}
+    return {"logged": logged[-1], "whole": sent[-1]["whole"], "dropped": memory.dropped}
 
 
 def room_for_both(directory):
     """A host with just enough memory for two copies: what the first has taken is not asked for again."""
-    memory, says = one(directory, "room-for-both")
+    memory, sent = one(directory, "room-for-both")
     size, real = 10 << 20, _in_memory_checkpoint.available
     limit = 2 * size + (1 << 20)
     _in_memory_checkpoint.available = lambda: limit - os.stat(os.environ["TASKD_IN_MEMORY_CHECKPOINT"]).st_blocks * 512
@@ -278,10 +278,10 @@ def room_for_both(directory):
         for step in (10, 20):
             memory.begin(step, buffer(size))
             memory.end(wait=True)
-            memory.on_commit({"number": memory.number, "whole": says[-1]["of"]})
+            memory.on_commit({"number": memory.number, "whole": sent[-1]["of"]})
     finally:
         _in_memory_checkpoint.available = real
-    return [one["whole"] for one in says]
+    return [one["whole"] for one in sent]
 
 
 def second_loop(directory):
@@ -304,16 +304,16 @@ def second_loop(directory):
         memory = None
     return {
         "kept": kept,
-        "said": next(one for one in said if "a loop before" in one),
+        "logged": next(one for one in logged if "a loop before" in one),
         "left": len(os.listdir("/proc/self/fd")) - before,
     }
 
 
 def fails(directory):
-    """A state that cannot be told, and a thread that cannot be started: the program goes on."""
+    """The size of the state cannot be determined, and a thread cannot be started: the program continues."""
     import _thread
 
-    memory, says = one(directory, "fails")
+    memory, sent = one(directory, "fails")
     memory.begin(10, lambda: 1 // 0)
     real, _thread.start_new_thread = _thread.start_new_thread, lambda *what: 1 // 0
     try:
@@ -321,16 +321,16 @@ def fails(directory):
     finally:
         _thread.start_new_thread = real
     memory.window_opens()
-    return {"said": said[-2:], "whole": [one["whole"] for one in says], "dropped": memory.dropped}
+    return {"logged": logged[-2:], "whole": [one["whole"] for one in sent], "dropped": memory.dropped}
 
 
 def grows(directory):
     """A state that is larger the next time."""
-    memory, says = one(directory, "grows")
+    memory, sent = one(directory, "grows")
     for step, size in ((10, 100), (20, 100_000), (30, 5_000_000)):
         memory.begin(step, buffer(size))
         memory.end(wait=True)
-        memory.on_commit({"number": memory.number, "whole": says[-1]["of"]})
+        memory.on_commit({"number": memory.number, "whole": sent[-1]["of"]})
     return sorted((slot.key[1], len(slot.read()[1])) for slot in _in_memory_checkpoint.slots() if slot.key)
 
 

@@ -1,6 +1,7 @@
-//! Copies in memory as Python ranks make them: whatever is killed, lags or is lost, one that was declared is there on all.
+//! Copies in memory as Python ranks make them: whatever is killed, lags or is lost, one that was declared is there on
+//! all.
 //!
-//! `TASKD_SOAK=1` runs a hundred times as many worlds. What stands for the supervisor in them is a model, which says so.
+//! `TASKD_SOAK=1` runs a hundred times as many worlds. The supervisor in them is a model.
 
 use std::path::Path;
 use std::process::Command;
@@ -27,16 +28,16 @@ fn a_declared_copy_is_whole_on_all_ranks_after_kills_and_losses() {
     assert_eq!(found["late"]["wait"], json!({"whole": true, "counted": [1, 0]}));
     assert_eq!(found["late"]["drop"], json!({"whole": false, "counted": [0, 1]}));
     assert!(found["damaged"].as_str().unwrap().contains("step 10 in this rank's memory is damaged"), "{found:#}");
-    assert!(found["no_room"]["said"].as_str().unwrap().contains("no copy"), "{found:#}");
+    assert!(found["no_room"]["logged"].as_str().unwrap().contains("no copy"), "{found:#}");
     assert_eq!((&found["no_room"]["whole"], &found["no_room"]["dropped"]), (&json!(false), &json!(1)));
     assert_eq!(found["room_for_both"], json!([true, true]), "{found:#}");
     let loops = &found["loops"];
     assert_eq!((&loops["kept"], &loops["left"]), (&json!([true, false, false, true]), &json!(0)), "{found:#}");
     assert!(
-        loops["said"].as_str().unwrap().contains("step 20, and this one begins at 0: give taskd.steps the `start`")
+        loops["logged"].as_str().unwrap().contains("step 20, and this one begins at 0: give taskd.steps the `start`")
     );
     let fails = &found["fails"];
     assert_eq!((&fails["whole"], &fails["dropped"]), (&json!([false, false]), &json!(2)), "{found:#}");
-    assert!(fails["said"][1].as_str().unwrap().contains("no copy of step 20 is made in memory: ZeroDivisionError"));
+    assert!(fails["logged"][1].as_str().unwrap().contains("no copy of step 20 is made in memory: ZeroDivisionError"));
     assert_eq!(found["grows"], json!([[20, 100_000], [30, 5_000_000]]));
 }

@@ -77,9 +77,9 @@ async fn local(dir: &Path) -> PythonLauncher<LocalLauncher, Met> {
     PythonLauncher::with_framework(local, dir.join("met"), Met)
 }
 
-/// Waits until these have exited; every phase that was told of them, and the exits.
+/// Waits until these have exited; every phase that was reported of them, and the exits.
 async fn exits(launcher: &impl Launcher, procs: &[ProcId]) -> (Vec<(ProcId, Phase)>, BTreeMap<ProcId, Exit>) {
-    let (mut told, mut exits) = (Vec::new(), BTreeMap::new());
+    let (mut reported, mut exits) = (Vec::new(), BTreeMap::new());
     let mut from = Revision { seq: 0, ..launcher.list().await.unwrap().revision };
     let all = async {
         while !procs.iter().all(|proc| exits.contains_key(proc)) {
@@ -90,12 +90,12 @@ async fn exits(launcher: &impl Launcher, procs: &[ProcId]) -> (Vec<(ProcId, Phas
                 if let Phase::Exited(exit) = &status.phase {
                     exits.insert(status.proc.clone(), (**exit).clone());
                 }
-                told.push((status.proc, status.phase));
+                reported.push((status.proc, status.phase));
             }
         }
     };
-    tokio::time::timeout(PATIENCE, all).await.expect("all exits are told");
-    (told, exits)
+    tokio::time::timeout(PATIENCE, all).await.expect("all exits are reported");
+    (reported, exits)
 }
 
 #[tokio::test(flavor = "current_thread", start_paused = true)]
@@ -153,10 +153,10 @@ async fn a_failed_process_is_explained_if_the_framework_owns_it() {
     let orders = procs.iter().cloned().zip(programs).map(|(proc, spec)| order(proc, spec));
     launcher.start(&batch(orders.collect())).await.unwrap();
     let (_, exits) = exits(&launcher, &procs).await;
-    let told = |proc: &ProcId| exits[proc].error.as_deref().map(|error| (error.text.clone(), error.follow_up));
-    assert_eq!(told(&procs[0]), Some(("KeyError: 'a peer'".into(), true)));
-    assert_eq!(told(&procs[1]), Some(("OSError: no room".into(), false)));
-    assert_eq!(told(&procs[2]), None);
+    let reported = |proc: &ProcId| exits[proc].error.as_deref().map(|error| (error.text.clone(), error.follow_up));
+    assert_eq!(reported(&procs[0]), Some(("KeyError: 'a peer'".into(), true)));
+    assert_eq!(reported(&procs[1]), Some(("OSError: no room".into(), false)));
+    assert_eq!(reported(&procs[2]), None);
 }
 
 /// Programs that fail, and then wait for ever for what they do at their exit.
@@ -187,34 +187,34 @@ time.sleep(600)";
     let members = procs.iter().filter_map(|proc| Some((proc.role.rank()?, member.clone())));
     let world = Arc::new(World::first(members.collect()));
     launcher.start(&StartBatch::new(world, orders.collect())).await.unwrap();
-    // Whoever watches is told, however many do.
+    // Every watcher is notified, however many there are.
     let watch = async || {
-        let mut said = BTreeMap::new();
+        let mut outputs = BTreeMap::new();
         let mut from = launcher.list().await.unwrap().revision;
-        while said.len() < HANGS_AT_EXIT.len() {
+        while outputs.len() < HANGS_AT_EXIT.len() {
             let (changes, next) = launcher.watch(from).await.unwrap();
             from = next;
             for change in changes {
                 match change {
                     Change::Worker(WorkerEvent { proc, message: WorkerMessage::ErrorRecorded(error), .. }) => {
-                        said.insert(proc, error.code.to_string());
+                        outputs.insert(proc, error.code.to_string());
                     }
                     Change::Proc(status) => assert!(!status.phase.is_over(), "{status:?}"),
                     _ => {}
                 }
             }
         }
-        said
+        outputs
     };
     let both = async { tokio::join!(watch(), watch()) };
-    let both = tokio::time::timeout(PATIENCE, both).await.expect("all records are told");
+    let both = tokio::time::timeout(PATIENCE, both).await.expect("all records are reported");
     let expected = procs[..HANGS_AT_EXIT.len()].iter().map(|proc| (proc.clone(), "KeyError".to_owned()));
     let expected: BTreeMap<_, _> = expected.collect();
     assert_eq!(both, (expected.clone(), expected));
     launcher.stop(&procs, Duration::ZERO).await.unwrap();
     let (_, exits) = exits(&launcher, &procs).await;
-    let told: Vec<bool> = procs.iter().map(|proc| exits[proc].error.is_some()).collect();
-    assert_eq!(told, [true, true, true, false], "what a process has had printed is not why a signal ended it");
+    let reported: Vec<bool> = procs.iter().map(|proc| exits[proc].error.is_some()).collect();
+    assert_eq!(reported, [true, true, true, false], "what a process has had printed is not why a signal ended it");
 }
 
 #[tokio::test(flavor = "current_thread", start_paused = true)]
@@ -228,7 +228,8 @@ async fn the_death_of_an_owned_service_is_withheld_until_its_exit() {
     for proc in &procs {
         fake.finish(proc, 1);
     }
-    let (told, _) = exits(&launcher, &procs).await;
-    let dead: Vec<&ProcId> = told.iter().filter(|told| matches!(told.1, Phase::Dead(_))).map(|told| &told.0).collect();
+    let (reported, _) = exits(&launcher, &procs).await;
+    let dead: Vec<&ProcId> =
+        reported.iter().filter(|reported| matches!(reported.1, Phase::Dead(_))).map(|reported| &reported.0).collect();
     assert_eq!(dead, [&procs[1]]);
 }

@@ -1,4 +1,4 @@
-"""Marks in a program that has no torch. Says whether it recorded."""
+"""Marks in a program that has no torch. Prints true if they were recorded."""
 
 import os
 import sys

@@ -1,7 +1,7 @@
 """What goes wrong in a rank's own part of a recovery, without a framework: `python mishaps.py NAME` prints what was
 seen as JSON.
 
-What stands for the framework is a stand-in, which says so.
+The framework is a stand-in, which reports that it is one.
 """
 
 import json
@@ -27,14 +27,17 @@ class Page:
     """Of the lifeline."""
 
     is_a_stand_in = True
-    enters = stands_in_loop = says = staticmethod(lambda value: None)
+    enters = stands_in_loop = report = staticmethod(lambda value: None)
 
 
 def session_in_loop(**engine):
     """A session whose program is in its step loop; what it sends is kept."""
     session, sent = _session.Session("none", Page()), []
     session.link.send = sent.append
-    session.engine, session.position = types.SimpleNamespace(cannot=None, told_sharded=[], **engine), _session.IN_LOOP
+    session.engine, session.position = (
+        types.SimpleNamespace(cannot=None, reported_sharded=[], **engine),
+        _session.IN_LOOP,
+    )
     return session, sent
 
 
@@ -71,7 +74,7 @@ def changed_in_place():
 
 
 def release_fails():
-    """Nobody can be freed who waits inside of a group, and the directive is given again."""
+    """No thread that waits inside of a group can be freed, and the directive is given again."""
 
     def release():
         raise OSError(24, os.strerror(24))
@@ -83,8 +86,7 @@ def release_fails():
 
 
 class After:
-    """What calls hooks when a module has been imported, and is told of no failure (`AfterImport` in
-    sitecustomize.py)."""
+    """Calls hooks when a module has been imported, and receives no failure (`AfterImport` in sitecustomize.py)."""
 
     is_a_stand_in = True
 
@@ -112,7 +114,7 @@ def hook_fails():
     _recovery.install(after, Page())
     session, sent = _session.current, []
     session.hooked, session.link.send = [], sent.append
-    engine = types.SimpleNamespace(cannot=None, told_sharded=[], release=lambda: None, state_bytes=lambda: 0)
+    engine = types.SimpleNamespace(cannot=None, reported_sharded=[], release=lambda: None, state_bytes=lambda: 0)
     session.engine, session.position = engine, _session.IN_LOOP
     could = session.hello()["hello"]["capabilities"]
     after.imported()
@@ -157,7 +159,7 @@ class Engine:
 
     is_a_stand_in = True
     cannot, copier, open_data = None, Copier(), staticmethod(_batches.open_plainly)
-    told_sharded = []
+    reported_sharded = []
     enter = leave = staticmethod(lambda *_: None)
     note = buffers = prove = digest = staticmethod(lambda *_: None)
     state_bytes = staticmethod(lambda: 0)
@@ -185,7 +187,7 @@ def entry_fails():
 
 
 def directives_fail():
-    """Something in a framework fails in a way that nobody has thought of: in a directive, and ahead of one."""
+    """Something in a framework fails in an unforeseen way: in a directive, and before one."""
 
     def breaks(*_):
         return {}["a name that has moved"]
@@ -206,16 +208,16 @@ def directives_fail():
 
 
 def behind_the_with():
-    """What a step says of itself ahead of its `with`, inside and behind it, where its body raises what may pass and
-    where it does not; and what is remarked of an exception of the program's there. Then the loop is left behind a step
-    in which an optimizer has stepped."""
+    """Returns `step.completed` before the `with` of a step, inside and after it, with and without an exception that may
+    be retried; and the remark on an exception of the program there. Then the loop is left after a step in which an
+    optimizer has stepped."""
     import _taskd_error
 
     class Raises(Engine):
         ran_out_of_memory = staticmethod(lambda error: isinstance(error, MemoryError))
         opened, failed = staticmethod(lambda: None), None
 
-    says = []
+    reported = []
     session, _ = session_in_loop()
     session.engine, session.mode, session.position, session.failed = (
         Raises(),
@@ -223,7 +225,9 @@ def behind_the_with():
         _session.BEFORE_LOOP,
         lambda *_, **__: None,
     )
-    session.page = types.SimpleNamespace(says=says.append, stands_in_loop=lambda value: None, enters=lambda value: None)
+    session.page = types.SimpleNamespace(
+        report=reported.append, stands_in_loop=lambda value: None, enters=lambda value: None
+    )
     _session.current, seen, remarks = session, [], []
     steps = _loop.Loop(session, None, None, None, 0, (), None).run()
     for number in range(2):
@@ -249,13 +253,13 @@ def behind_the_with():
         "remarks": remarks,
         "last": last,
         "left": step.completed,
-        "says": says,
+        "reported": reported,
         "plain": [one.completed for _, one in plain],
     }
 
 
 class Seat:
-    """Of a standby which is told a rank that it cannot become."""
+    """Of a standby that receives a rank that it cannot become."""
 
     is_a_stand_in = True
 
@@ -276,7 +280,7 @@ def seating_fails():
         import _taskd_standby_prepare
 
         ahead = _taskd_standby_prepare.Ahead(Seat(), ["RANK"], [])
-        ahead.then.append(lambda: os.environ["NOBODY_HAS_SET_THIS"])
+        ahead.then.append(lambda: os.environ["NOT_SET"])
         ahead.begin()
         return raised(lambda: os.environ["RANK"])
 
@@ -322,19 +326,19 @@ def spoiled(bytes_, chance):
 
 
 def conversation(chance):
-    """What a supervisor says, with something wrong in some messages, in their order, in a length, or at the end."""
+    """Bytes that a supervisor sends, with errors in some messages, in their order, in a length, or at the end."""
     bodies = [json.dumps(one).encode() for one in MESSAGES]
     which = range(len(bodies)) if chance.random() < 0.7 else [chance.randrange(len(bodies)) for _ in range(8)]
-    said = b"".join(framed(spoiled(bodies[n], chance) if chance.random() < 0.3 else bodies[n]) for n in which)
-    said = spoiled(said, chance) if chance.random() < 0.2 else said
-    return said[: chance.randrange(len(said) + 1)] if chance.random() < 0.2 else said
+    stream = b"".join(framed(spoiled(bodies[n], chance) if chance.random() < 0.3 else bodies[n]) for n in which)
+    stream = spoiled(stream, chance) if chance.random() < 0.2 else stream
+    return stream[: chance.randrange(len(stream) + 1)] if chance.random() < 0.2 else stream
 
 
-def is_refused(said):
+def is_refused(stream):
     """Whether something of it is no message."""
-    while len(said) >= 4:
-        length = int.from_bytes(said[:4], "little")
-        body, said = said[4 : 4 + length], said[4 + length :]
+    while len(stream) >= 4:
+        length = int.from_bytes(stream[:4], "little")
+        body, stream = stream[4 : 4 + length], stream[4 + length :]
         if length > 1 << 20:
             return True
         if len(body) < length:
@@ -352,29 +356,29 @@ def is_refused(said):
     return False
 
 
-def take(session, said, chance):
+def take(session, stream, chance):
     """Hands it to the link as it may come, in parts; what that raises is counted as the link's thread counts it."""
     unpacker = _frames.Unpacker()
-    while said:
-        part = chance.randrange(1, len(said) + 1)
+    while stream:
+        part = chance.randrange(1, len(stream) + 1)
         try:
-            session.link.take(unpacker, said[:part])
+            session.link.take(unpacker, stream[:part])
         except Exception as error:
             session.link.complain(error)
             return str(error)
-        said = said[part:]
+        stream = stream[part:]
     return None
 
 
 def garbage():
-    """A supervisor that says what is no message; what is one is taken as ever, or answered with why not."""
+    """A supervisor sends garbage. Valid messages are taken as usual, or answered with the reason for a refusal."""
     session, sent = session_in_loop(release=lambda: None)
     chance, refused, answers, directives = random.Random(5), 0, 0, 0
     for _ in range(20000):
-        said = conversation(chance)
-        wrong = take(session, said, chance)
-        if (wrong is not None) != is_refused(said):
-            return {"wrong": [said.hex(), wrong]}
+        stream = conversation(chance)
+        wrong = take(session, stream, chance)
+        if (wrong is not None) != is_refused(stream):
+            return {"wrong": [stream.hex(), wrong]}
         refused += wrong is not None
         answers, directives = answers + len(sent), directives + session.inbox.qsize()
         while session.inbox.qsize():
@@ -386,10 +390,16 @@ def garbage():
     head = _frames.Unpacker()
     head.add((_frames.FRAME_BYTES_MAX + 1).to_bytes(4, "little"))
     later = json.dumps({"welcome": {"version": 2, "mode": "train"}}).encode()
-    said = [raised(head.next)] + [
+    complaints = [raised(head.next)] + [
         take(session, one, chance) for one in (framed(later), framed(b"{}"), framed(b"[]")[:5])
     ]
-    return {"refused": refused, "counts": counts, "answers": answers, "directives": directives, "said": said}
+    return {
+        "refused": refused,
+        "counts": counts,
+        "answers": answers,
+        "directives": directives,
+        "complaints": complaints,
+    }
 
 
 def phases():

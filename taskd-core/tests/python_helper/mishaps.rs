@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use taskd_core::launch::python::write_helper;
 use taskd_core::testing::python::{finished, system};
 
-/// What was seen in a case, and what was said on stderr.
+/// What was seen in a case, and what was printed on stderr.
 fn seen(case: &str) -> (Value, String) {
     let helper = tempfile::tempdir().unwrap();
     write_helper(helper.path(), &[]).unwrap();
@@ -29,22 +29,22 @@ fn a_step_whose_batch_was_changed_in_place_is_never_done_again() {
 
 #[test]
 fn an_abort_is_queued_once_if_the_release_of_waiters_fails() {
-    let (found, said) = seen("release_fails");
+    let (found, stderr) = seen("release_fails");
     assert_eq!(found["raised"], json!([null, null]), "the connection stays");
     assert_eq!(found["queued"], json!([[1, 2, "abort"]]), "once, for the main thread");
-    assert_eq!((&found["counted"], said.matches("Too many open files").count()), (&json!(1), 1), "{said}");
+    assert_eq!((&found["counted"], stderr.matches("Too many open files").count()), (&json!(1), 1), "{stderr}");
 }
 
 #[test]
 fn a_process_of_whose_hooks_one_has_failed_takes_part_in_no_recovery() {
-    let (found, said) = seen("hook_fails");
+    let (found, stderr) = seen("hook_fails");
     let why = "this process cannot be recovered in place, restart all ranks: \
                the hook in theirs.optim failed (AttributeError: module 'theirs' has no attribute 'Optimizer')";
     assert_eq!(found["answers"], json!([{"id": 1, "error": why}, {"id": 2, "error": why}]), "{found:#}");
     assert_eq!((&found["can"], &found["queued"]), (&json!([]), &json!(0)));
     assert!(!found["could"].as_array().unwrap().is_empty(), "before the module was imported");
     assert_eq!(found["hooked"], json!(["theirs"]), "the other one is in place");
-    assert_eq!(said, format!("taskd: {why}\n"));
+    assert_eq!(stderr, format!("taskd: {why}\n"));
 }
 
 #[test]
@@ -67,18 +67,18 @@ fn a_loop_that_could_not_begin_is_over() {
 
 #[test]
 fn a_raising_directive_is_answered_with_its_source_location() {
-    let (found, said) = seen("directives_fail");
+    let (found, stderr) = seen("directives_fail");
     let place = format!("{}:{} in breaks", found["file"].as_str().unwrap(), found["line"]);
     let why = format!("join failed: KeyError: 'a name that has moved' ({place})");
     assert_eq!(found["answers"], json!([{"id": 7, "error": why}]), "{found:#}");
     assert_eq!((&found["done"], &found["needs"]), (&json!(false), &json!(false)));
     let raised = format!("line {}, in breaks", found["line"]);
     assert_eq!(
-        (said.matches("Traceback (most recent call last)").count(), said.matches(&raised).count()),
+        (stderr.matches("Traceback (most recent call last)").count(), stderr.matches(&raised).count()),
         (2, 2),
-        "{said}"
+        "{stderr}"
     );
-    assert!(said.contains("taskd: join failed:\nTraceback"), "{said}");
+    assert!(stderr.contains("taskd: join failed:\nTraceback"), "{stderr}");
 }
 
 #[test]
@@ -94,7 +94,7 @@ fn a_step_has_its_completed_flag_after_the_with_block() {
         "it stays so when the loop was left"
     );
     assert_eq!(
-        found["says"],
+        found["reported"],
         json!([1, 8]),
         "a step behind whose body the loop is left counts, and one that was given up does not"
     );
@@ -103,10 +103,10 @@ fn a_step_has_its_completed_flag_after_the_with_block() {
 
 #[test]
 fn phases_of_a_loop_are_those_of_its_table() {
-    let (found, said) = seen("phases");
+    let (found, stderr) = seen("phases");
     let recovery = "READY TRAINING READY TRAINING READY WAITING ABORTING WAITING JOINING WAITING SYNCING WAITING \
                     RESUMING WAITING TRAINING READY FINISHED";
-    assert_eq!(found["seen"], json!(recovery.split_whitespace().collect::<Vec<_>>()), "{found:#}{said}");
+    assert_eq!(found["seen"], json!(recovery.split_whitespace().collect::<Vec<_>>()), "{found:#}{stderr}");
     assert_eq!(found["numbers"], json!([0, 1, 1]), "the step that has failed is repeated");
     let answered = json!(["id", "ok"]);
     assert_eq!(found["answers"], json!([answered, answered, answered, answered]));
@@ -123,16 +123,16 @@ fn phases_of_a_loop_are_those_of_its_table() {
 
 #[test]
 fn a_standby_that_cannot_become_its_rank_exits() {
-    let (found, said) = seen("seating_fails");
+    let (found, stderr) = seen("seating_fails");
     assert_eq!(found, json!({"found": null, "code": 70}));
-    assert!(said.contains("taskd: this standby cannot become its rank: KeyError: 'NOBODY_HAS_SET_THIS'"), "{said}");
+    assert!(stderr.contains("taskd: this standby cannot become its rank: KeyError: 'NOT_SET'"), "{stderr}");
 }
 
 #[test]
 fn supervisor_messages_are_accepted_or_refused_and_counted() {
-    let (found, said) = seen("garbage");
+    let (found, stderr) = seen("garbage");
     assert_eq!(found["wrong"], Value::Null, "a conversation that should have ended otherwise");
-    assert_eq!(found["counts"], json!({"garbage": found["refused"], "failed": 0}), "{said}");
+    assert_eq!(found["counts"], json!({"garbage": found["refused"], "failed": 0}), "{stderr}");
     let often = |what: &str| found[what].as_u64().unwrap() > 1000;
     assert!(["refused", "answers", "directives"].into_iter().all(often), "each is there: {found}");
     let expected = json!([
@@ -141,6 +141,6 @@ fn supervisor_messages_are_accepted_or_refused_and_counted() {
         "neither a welcome nor a directive",
         null,
     ]);
-    assert_eq!(found["said"], expected);
-    assert_eq!(said.lines().count(), 1, "only the first one is told to people: {said}");
+    assert_eq!(found["complaints"], expected);
+    assert_eq!(stderr.lines().count(), 1, "only the first one is logged: {stderr}");
 }

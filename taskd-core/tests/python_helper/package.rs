@@ -1,5 +1,5 @@
-//! The package `taskd` with the real recorder, on every Python that is here, without a framework: its marks, and that it does
-//! nothing where it is not wanted.
+//! The package `taskd` with the real recorder, on every Python that is here, without a framework: its marks, and that
+//! it does nothing where it is not wanted.
 
 use std::fs;
 use std::io::{Write, stderr};
@@ -68,14 +68,14 @@ fn the_programs_of_a_wrapper_record_one_after_the_other() {
     assert_eq!(marks, ["program 1", "program 2"]);
 }
 
-fn marks_are_recorded(python: &Path, native: &str, says: &str) {
+fn marks_are_recorded(python: &Path, native: &str, expected: &str) {
     let rank = Recorded::new(&[]);
     let mut command = rank.command(python, &program("marks.py"), &[]);
     let (stdout, stderr) =
         finished(command.env("TASKD_NATIVE", native).env("PYTHONWARNINGS", NO_WARNING).output().unwrap());
-    assert_eq!((stdout.trim(), &*stderr), (says, ""));
+    assert_eq!((stdout.trim(), &*stderr), (expected, ""));
     let seen = rank.seen();
-    assert_eq!(seen.steps(), [7], "{says}");
+    assert_eq!(seen.steps(), [7], "{expected}");
     assert!(["outer", "called"].iter().all(|name| seen.ranges(Kind::User(0)).contains(name)));
     assert!(seen.ranges(Kind::User(4)).contains(&"inner"), "ended by another thread");
     let is = |name: &str, event| seen.records.iter().any(|record| record.name == name && record.event == event);

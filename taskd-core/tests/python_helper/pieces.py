@@ -16,8 +16,8 @@ import types
 from taskd import _attempt, _codec, _copy, _frames, _handoff, _handoff_peers, _link, _loop, _phases, _replay, _session
 
 SOON_SECONDS = 10
-said = []
-_link.say = said.append
+logged = []
+_link.say = logged.append
 
 
 def until(is_so, seconds=SOON_SECONDS):
@@ -34,7 +34,7 @@ def until(is_so, seconds=SOON_SECONDS):
 
 
 class Supervisor:
-    """A double of it: it accepts, and reads when it is told to."""
+    """A double of it: it accepts, and reads on request."""
 
     is_a_double = True
 
@@ -73,8 +73,8 @@ def linked(directory, name):
 
 
 def supervisor_does_not_read(directory):
-    """More and more is to be sent: memory does not grow, and what is dropped is counted and said."""
-    del said[:]
+    """More and more is to be sent: memory does not grow, and what is dropped is counted and logged."""
+    del logged[:]
     supervisor, link = linked(directory, "slow")
     text = "x" * 60000
     for number in range(1000):
@@ -91,13 +91,14 @@ def supervisor_does_not_read(directory):
         "dropped": link.counts["dropped"],
         "whole": is_whole,
         "goes on": is_last,
-        "said": list(said),
+        "logged": list(logged),
     }
 
 
 def message_is_too_long(directory):
-    """One of this process's own: an answer becomes a refusal, anything else is dropped, and nobody else is blamed."""
-    del said[:]
+    """A message of this process itself: an answer becomes a refusal, any other message is dropped, and no other process
+    is blamed."""
+    del logged[:]
     supervisor, link = linked(directory, "long")
     text = "x" * (_frames.FRAME_BYTES_MAX + 1)
     for message in ({"odd": text}, {"reply": {"id": 7, "ok": text}}, {"reply": {"id": 8, "ok": {}}}):
@@ -105,7 +106,7 @@ def message_is_too_long(directory):
     found = supervisor.read(lambda message: message.get("reply", {}).get("id") == 8)
     return {
         "found": found[1:],
-        "said": list(said),
+        "logged": list(logged),
         "garbage": link.counts["garbage"],
         "connected": link.counts["connected"],
     }
@@ -115,7 +116,7 @@ def message_is_too_long(directory):
 
 
 class DoubleOfEngine:
-    cannot, told_sharded = None, []
+    cannot, reported_sharded = None, []
 
     def __init__(self):
         self.released, self.asked_by = 0, []
@@ -159,8 +160,8 @@ def directive_of_an_older_generation():
 
 
 def hello_of_another_thread():
-    """What the state takes is asked for on the program's own thread, and told with the place."""
-    del said[:]
+    """The size of the state is computed on the program's own thread, and reported with the position."""
+    del logged[:]
     session = session_of()
     session.at(_session.IN_LOOP)
     hellos = []
@@ -175,7 +176,7 @@ def hello_of_another_thread():
         "hello": hellos[0]["state_bytes"],
         "on main": all(one == threading.get_ident() for one in session.engine.asked_by),
         "fails": session.sent[-1]["position"],
-        "said": said,
+        "logged": logged,
     }
 
 
@@ -226,7 +227,7 @@ def loop_that_is_left_as_a_copy_is_declared():
 
 
 def failure_that_was_given_up():
-    """The next supervisor is not told it as one that stands."""
+    """The failure is not reported to the next supervisor as one that stands."""
     session = session_of()
     session.failed("exception", message="once")
     stands = session.link.standing is not None
@@ -245,7 +246,7 @@ class DoubleOfCopier:
 def kept(directory):
     """Buffers that are too large for it are not even packed; random numbers and the place in the data are kept all the
     same."""
-    del said[:]
+    del logged[:]
     os.environ["TASKD_HANDOFF"] = os.path.join(directory, "keep")
     found = {}
     for name, size in (("small", 1000), ("large", 2 * _handoff.SLOT_BYTES)):
@@ -280,13 +281,13 @@ def kept(directory):
             "buffers": bool(own),
             "forward": bool(forward and _codec.decode(forward)[0]),
             "packed": len(packed),
-            "said": list(said),
+            "logged": list(logged),
         }
     return found
 
 
 def held(directory):
-    """What two ranks hold of one that was on another host, and what whoever comes in its place finds beside its own
+    """Two ranks hold state of a rank that was on another host. Its replacement finds that state beside its own
     memory."""
     os.environ["TASKD_HANDOFF"] = os.path.join(directory, "keep-7")  # its own, of when it was here before
     own = _handoff.opened()
@@ -323,8 +324,8 @@ def held(directory):
 
 
 def full(directory):
-    """The file cannot grow: no step fails of it, and it is said once."""
-    del said[:]
+    """The file cannot grow: no step fails because of it, and it is logged once."""
+    del logged[:]
     keep = _handoff.Keep(os.path.join(directory, "keep-9"))
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (10, limits[1]))
@@ -333,14 +334,14 @@ def full(directory):
         keep.opens(2)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-    return {"fits": fits, "said": list(said), "read": keep.read(1, _handoff.START), "opened": keep.opened()}
+    return {"fits": fits, "logged": list(logged), "read": keep.read(1, _handoff.START), "opened": keep.opened()}
 
 
-# Steps that are done beforehand.
+# Steps that are replayed early.
 
 
 def not_taken_back():
-    """A step was done beforehand that the others have not completed, and a double of the engine refuses to put it
+    """A step was replayed that the other ranks have not completed, and a double of the engine refuses to put it
     back."""
     asked = []
 
@@ -351,12 +352,12 @@ def not_taken_back():
     loop = types.SimpleNamespace(number=3, engine=types.SimpleNamespace(put_back=put_back))
     loop.snapshot, loop.recovery = _attempt.Snapshot(), _attempt.Recovery()
     loop.snapshot.take(15, "note")
-    newcomer = loop.recovery.newcomer = _attempt.Newcomer()
-    newcomer.replay = _replay.Replay(loop, 15)
+    replacement = loop.recovery.replacement = _attempt.Replacement()
+    replacement.replay = _replay.Replay(loop, 15)
     refused = []
     for _ in range(2):  # ahead of the repair, and in it
         try:
-            newcomer.replay.holds_for(15)
+            replacement.replay.holds_for(15)
         except _session.Refused as error:
             refused.append(str(error))
     return {"refused": refused, "asked": asked, "noted": loop.snapshot.step}
@@ -367,7 +368,7 @@ def not_taken_back():
 
 def server_without_descriptors():
     """A server of copies that has run out of descriptors goes on when there are some again."""
-    del said[:]
+    del logged[:]
     os.environ["TASKD_SECRET"] = "5a" * 32
     os.environ["TASKD_STATE_TRANSFER"], _copy.TCP_SECONDS = "tcp", 3
     source, target = ctypes.create_string_buffer(b"0123456789abcdef", 16), ctypes.create_string_buffer(16)
@@ -383,7 +384,7 @@ def server_without_descriptors():
     except OSError:
         pass
     waiting.connect(("127.0.0.1", server.listener.port()))
-    until(lambda: said, 5)
+    until(lambda: logged, 5)
     resource.setrlimit(resource.RLIMIT_NOFILE, limits)
     waiting.close()
     for fd in taken:
@@ -397,7 +398,7 @@ def server_without_descriptors():
     until(lambda: len(os.listdir("/proc/self/task")) == 2, 5)  # those that answered are gone
     server.close()
     ends = until(lambda: len(os.listdir("/proc/self/task")) == 1, 5)
-    return {"copied": target.raw == source.raw, "error": error, "said": said, "ends": ends}
+    return {"copied": target.raw == source.raw, "error": error, "logged": logged, "ends": ends}
 
 
 def takes(rank, length):
@@ -456,7 +457,7 @@ def main():
         "held": lambda: held(directory),
         "full": lambda: full(directory),
         "descriptors": server_without_descriptors,
-        "beforehand": not_taken_back,
+        "replayed-early": not_taken_back,
         "heads": heads_of_another_rank,
     }
     found = {}

@@ -1,6 +1,6 @@
 //! Pieces of what lives in a rank, in real Python processes, where something does not go as it usually does.
 //!
-//! What is around a piece is a double that says so (`pieces.py`).
+//! What is around a piece is a double (`pieces.py`).
 
 use std::path::Path;
 use std::process::Command;
@@ -26,8 +26,8 @@ fn a_supervisor_that_does_not_read_costs_no_memory_without_bound() {
     let found = found("slow");
     assert!(found["dropped"].as_u64().is_some_and(|dropped| dropped > 100), "{found:#}");
     assert_eq!((&found["whole"], &found["goes on"]), (&json!(true), &json!(true)), "what is not dropped: {found:#}");
-    let said = "a message to the supervisor is dropped: 256 messages wait for the supervisor, which does not read";
-    assert_eq!(found["said"], json!([said]));
+    let message = "a message to the supervisor is dropped: 256 messages wait for the supervisor, which does not read";
+    assert_eq!(found["logged"], json!([message]));
 }
 
 #[test]
@@ -36,8 +36,12 @@ fn a_message_that_is_too_long_is_this_processs_own_mistake() {
     let long = |bytes: u32| format!("a message of {bytes} bytes; at most 1048576 fit into a frame");
     let refused = json!({"reply": {"id": 7, "error": format!("the answer is too long: {}", long(1_048_603))}});
     assert_eq!(found["found"], json!([refused, {"reply": {"id": 8, "ok": {}}}]), "{found:#}");
-    assert_eq!(found["said"], json!([format!("a message to the supervisor is dropped: {}", long(1_048_587))]));
-    assert_eq!((&found["garbage"], &found["connected"]), (&json!(0), &json!(1)), "nobody else is blamed: {found:#}");
+    assert_eq!(found["logged"], json!([format!("a message to the supervisor is dropped: {}", long(1_048_587))]));
+    assert_eq!(
+        (&found["garbage"], &found["connected"]),
+        (&json!(0), &json!(1)),
+        "no other process is blamed: {found:#}"
+    );
 }
 
 #[test]
@@ -53,11 +57,11 @@ fn a_directive_of_an_older_generation_has_nothing_done_twice() {
 #[test]
 fn oversized_buffers_are_skipped_and_other_state_is_stored() {
     let found = found("kept");
-    let small = json!({"random": true, "buffers": true, "forward": true, "packed": 6, "said": []});
+    let small = json!({"random": true, "buffers": true, "forward": true, "packed": 6, "logged": []});
     assert_eq!(found["small"], small, "three steps, with what each forward pass left: {found:#}");
-    let said =
+    let message =
         "8388682 bytes of random numbers and buffers, and 4194304 fit: a successor of this rank takes a peer's buffers";
-    let large = json!({"random": true, "buffers": false, "forward": false, "packed": 1, "said": [said]});
+    let large = json!({"random": true, "buffers": false, "forward": false, "packed": 1, "logged": [message]});
     assert_eq!(found["large"], large, "{found:#}");
 }
 
@@ -71,20 +75,20 @@ fn state_that_peers_hold_for_a_rank_is_found_by_its_successor() {
     assert_eq!(found["of another"], json!([]));
     assert_eq!((&found["torn"], &found["has come"]), (&json!(null), &json!(2)));
     assert_eq!((&found["fit"], &found["refused"]), (&json!(128), &json!(true)), "there is a bound: {found:#}");
-    assert_eq!(found["forgotten"], json!([[], null]), "nothing of who had an area before is its next one's");
+    assert_eq!(found["forgotten"], json!([[], null]), "nothing of an area's process before is its next one's");
 }
 
 #[test]
 fn no_step_fails_because_nothing_can_be_kept_any_more() {
     let found = found("full");
-    let said =
+    let message =
         "what only a rank has cannot be kept here any more, and a successor takes a peer's: [Errno 27] File too large";
-    assert_eq!(found, json!({"fits": [true, true], "said": [said], "read": null, "opened": null}));
+    assert_eq!(found, json!({"fits": [true, true], "logged": [message], "read": null, "opened": null}));
 }
 
 #[test]
 fn a_step_ahead_that_cannot_be_undone_is_refused_each_time() {
-    let found = found("beforehand");
+    let found = found("replayed-early");
     let why = "the average has changed";
     assert_eq!(found, json!({"refused": [why, why], "asked": ["note", "note"], "noted": 15}));
 }
@@ -92,9 +96,9 @@ fn a_step_ahead_that_cannot_be_undone_is_refused_each_time() {
 #[test]
 fn a_server_of_copies_that_has_run_out_of_descriptors_goes_on() {
     let found = found("descriptors");
-    let said = "no connection of another rank can be accepted, for now: [Errno 24] Too many open files";
+    let message = "no connection of another rank can be accepted, for now: [Errno 24] Too many open files";
     let closed = "a connection was closed that has not shown the job's secret within 5 s, or no right one";
-    assert_eq!(found, json!({"copied": true, "error": null, "said": [said, closed], "ends": true}));
+    assert_eq!(found, json!({"copied": true, "error": null, "logged": [message, closed], "ends": true}));
 }
 
 #[test]
@@ -105,8 +109,8 @@ fn a_hello_asks_nothing_of_the_program_on_another_thread() {
     assert_eq!(found["at"], json!([at("in-loop", Some(64))]));
     assert_eq!((&found["hello"], &found["on main"]), (&json!(64), &json!(true)), "{found:#}");
     assert_eq!(found["fails"], at("parked", None), "nor is what it raises raised into it");
-    let said = "how large the state is cannot be told: KeyError: \"of the program's\"";
-    assert_eq!(found["said"], json!([said]));
+    let message = "the size of the state cannot be determined: KeyError: \"of the program's\"";
+    assert_eq!(found["logged"], json!([message]));
 }
 
 #[test]

@@ -95,7 +95,7 @@ def arguments(function):
 for name in ('steps', 'load_checkpoint'):
     print(arguments(getattr(plain_steps, name)) == arguments(getattr(taskd, name)))
 print(plain_steps.load_checkpoint({}))
-for name in ('told_of_epochs', 'inside', 'attribute', 'may_be_gone_through', 'epoch_of'):
+for name in ('epoch_targets', 'inside', 'attribute', 'may_be_gone_through', 'epoch_of'):
     if inspect.getsource(getattr(plain_steps, name)) != inspect.getsource(getattr(_batches, name)):
         print(name, 'differs')";
     let out = rank.run(program);

@@ -18,8 +18,8 @@ import time
 from taskd import _auth, _codec, _copy, _link, _listener
 
 os.environ["TASKD_SECRET"] = "5a" * 32
-said = []
-_link.say = said.append
+logged = []
+_link.say = logged.append
 SOAK = os.environ.get("TASKD_SOAK") == "1"
 
 
@@ -212,7 +212,7 @@ def connections():
         "few": at_most[1] <= _listener.UNKNOWN_MAX + 2,
         "over": over,
         "ends": ends,
-        "said": said,
+        "logged": logged,
     }
 
 
@@ -234,7 +234,7 @@ def strangers():
     mirror.bind(("127.0.0.1", 0))
     mirror.listen(4)
     threading.Thread(target=reflect, args=(mirror, address), daemon=True).start()
-    outcomes["who sends it back"] = failure(lambda: _auth.dial(mirror.getsockname(), listener.name, b"test", 5))
+    outcomes["a peer that sends it back"] = failure(lambda: _auth.dial(mirror.getsockname(), listener.name, b"test", 5))
     gone = _listener.Listener("127.0.0.1", b"test", echo)
     gone.close()
     relay = socket.socket()
@@ -320,7 +320,7 @@ def other_host():
     os.environ["TASKD_STATE_TRANSFER"] = "tcp"
     here, on_the_other = sys.argv[2], sys.argv[3:]
     state, target = (
-        ctypes.create_string_buffer(b"what a rank has in memory, which nobody else is to see", 64),
+        ctypes.create_string_buffer(b"what a rank has in memory, which no other job is to see", 64),
         ctypes.create_string_buffer(64),
     )
     start = ctypes.addressof(state)
@@ -337,17 +337,17 @@ def other_host():
     intruder = asks(server.listener.port(), "and holds 300")
     until(lambda: server.listener.closed >= 200)
     few = descriptors() - before <= _listener.UNKNOWN_MAX + 4
-    heard = json.loads(intruder.stdout.readline())  # it goes on to hold what it has
+    outcome = json.loads(intruder.stdout.readline())  # it goes on to hold what it has
     _copy.read([(server.where(), [(ctypes.addressof(target), start, 64)])], lambda: False)
-    intruder.communicate()  # which tells it to end
+    intruder.communicate()  # which ends it
     at, same = server.listener.socket.getsockname()[0] == here, target.raw == state.raw
     alone.close()
     server.close()
-    return {"refused": refused["dialled"], "at": at, "heard": heard, "few": few, "a rank is served": same}
+    return {"refused": refused["dialled"], "at": at, "intruder": outcome, "few": few, "a rank is served": same}
 
 
 def intruder():
-    """On the other host: asks for a rank's memory in each way that it has, and says what it was given."""
+    """On the other host: requests a rank's memory in each possible way, and prints what it received."""
     address, start = (sys.argv[2], int(sys.argv[3])), int(sys.argv[4])
     request = start.to_bytes(8, "little") + (64).to_bytes(8, "little")
     begun = time.monotonic()
@@ -356,9 +356,9 @@ def intruder():
     except OSError as error:
         return {"dialled": [type(error).__name__, time.monotonic() - begun < 5]}
     most = 0
-    for said in (request, bytes(48), request * 8, b"GET / HTTP/1.1\r\n\r\n" * 10):
+    for request_ in (request, bytes(48), request * 8, b"GET / HTTP/1.1\r\n\r\n" * 10):
         peer = socket.create_connection(address, 20)
-        peer.sendall(said)
+        peer.sendall(request_)
         came = b""
         try:
             while True:
@@ -371,8 +371,8 @@ def intruder():
         most = max(most, len(came))
     os.environ["TASKD_SECRET"] = "5b" * 32
     dialled = failure(lambda: _auth.dial(address, "a name that it does not know", _copy.PURPOSE, 20))
-    heard = {"dialled": dialled.replace(address[0], "HERE"), "at most a challenge": most <= _auth.NONCE_BYTES}
-    print(json.dumps(heard), flush=True)
+    outcome = {"dialled": dialled.replace(address[0], "HERE"), "at most a challenge": most <= _auth.NONCE_BYTES}
+    print(json.dumps(outcome), flush=True)
     held = [socket.create_connection(address, 20) for _ in range(300)]
     sys.stdin.read()
     return {"held": len(held)}

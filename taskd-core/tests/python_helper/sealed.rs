@@ -51,8 +51,8 @@ fn unauthenticated_connections_take_no_thread_and_few_descriptors() {
         (&json!(true), &json!(true), &json!(true)),
         "{found:#}"
     );
-    let said = "a connection was closed that has not shown the job's secret within 2 s, or no right one";
-    assert_eq!(found["said"], json!([said]), "once");
+    let message = "a connection was closed that has not shown the job's secret within 2 s, or no right one";
+    assert_eq!(found["logged"], json!([message]), "once");
 }
 
 #[test]
@@ -60,7 +60,7 @@ fn a_peer_without_the_job_secret_is_neither_served_nor_believed() {
     let not_taken = "what listens at 127.0.0.1:PORT does not take this process for one of its job";
     let no_rank = "what listens at 127.0.0.1:PORT is no rank of this job";
     let outcomes = json!({
-        "another job's": not_taken, "for another purpose": not_taken, "a liar": no_rank, "who sends it back": no_rank,
+        "another job's": not_taken, "for another purpose": not_taken, "a liar": no_rank, "a peer that sends it back": no_rank,
         "a relay to another rank": not_taken,
     });
     assert_eq!(found("strangers"), outcomes);
@@ -73,8 +73,8 @@ fn a_ranks_memory_is_given_to_ranks_of_its_job_alone_at_its_own_address() {
     assert_eq!(found("memory"), expected);
 }
 
-/// What is left is no matter of this listener: a process of another host can hold 64 connections of a rank for five seconds each
-/// (SECURITY.md, *Listeners*).
+/// What is left is no matter of this listener: a process of another host can hold 64 connections of a rank for five
+/// seconds each (SECURITY.md, *Listeners*).
 #[test]
 fn a_host_without_the_secret_reaches_no_job_and_no_rank_memory() {
     let name = "another_host_that_does_not_know_the_secret_reaches_no_job_of_one_host";
@@ -83,9 +83,9 @@ fn a_host_without_the_secret_reaches_no_job_and_no_rank_memory() {
     let words = std::iter::once(command.get_program()).chain(command.get_args());
     let words: Vec<String> = words.map(|word| word.to_str().unwrap().to_owned()).collect();
     let found = found_with("other_host", &[&[other.here().to_string()], &words[..]].concat());
-    let heard = json!({"dialled": "what listens at HERE:PORT does not take this process for one of its job", "at most a challenge": true});
+    let received = json!({"dialled": "what listens at HERE:PORT does not take this process for one of its job", "at most a challenge": true});
     let expected = json!({
-        "refused": ["ConnectionRefusedError", true], "at": true, "heard": heard, "few": true, "a rank is served": true,
+        "refused": ["ConnectionRefusedError", true], "at": true, "intruder": received, "few": true, "a rank is served": true,
     });
     assert_eq!(found, expected);
 }

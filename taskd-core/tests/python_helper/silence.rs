@@ -18,8 +18,8 @@ use crate::launcher::{Met, PATIENCE};
 const LIMIT: Duration = Duration::from_secs(1);
 const BEAT_EVERY: Duration = Duration::from_millis(50);
 
-/// Rank 0 sleeps in one call of C's, and rank 2 computes in one, for ever, with the interpreter's lock held. Rank 1 trains for
-/// longer than silence may last, and is stopped then.
+/// Rank 0 sleeps in one call of C's, and rank 2 computes in one, for ever, with the interpreter's lock held. Rank 1
+/// trains for longer than silence may last, and is stopped then.
 const RANKS: &str = "
 import ctypes, os, re, signal, time
 rank = os.environ['MET_RANK']
@@ -30,7 +30,7 @@ if rank == '1':
 re.match('(a+)+$', 'a' * 60 + 'b')
 ";
 
-/// Runs the job to its first fault; who was reported to be busy by then.
+/// Runs the job to its first fault; returns the ranks that were reported to be busy by then.
 async fn busy_until_the_first_fault(has_library: bool) -> BTreeSet<Rank> {
     let dir = tempfile::tempdir().unwrap();
     let local = LocalLauncher::builder(dir.path().join("run"))

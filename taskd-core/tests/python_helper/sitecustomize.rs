@@ -1,5 +1,5 @@
-//! The helper in real Python processes, with no framework but one of the test's own: who takes the lifeline, who leaves it
-//! alone, which steps are seen, what is recorded of a failure.
+//! The helper in real Python processes, with no framework but one of the test's own: which process takes the lifeline,
+//! which leaves it alone, which steps are seen, what is recorded of a failure.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -97,17 +97,20 @@ fn foreign_taskd_module_is_reported_once_and_not_imported() {
     }
     let path = [rank.helper(), no_package.path().into(), installed.path().into(), other.path().into()];
     let path = std::env::join_paths(path).unwrap();
-    let says = |local_rank: &str| {
+    let stderr_of = |local_rank: &str| {
         let program = "import taskd; print(taskd.__path__[0])";
         let mut command = rank.command(&[system(), "-c", program]);
         let out = command.env("PYTHONPATH", &path).env("TASKD_LOCAL_RANK", local_rank).output().unwrap();
         assert_eq!(text(&out.stdout).trim(), own.to_str().unwrap(), "{}", text(&out.stderr));
         text(&out.stderr)
     };
-    let said = says("0");
-    let told = format!("taskd: {} is not what this program imports", other.path().join("taskd.py").display());
-    assert!(said.starts_with(&told) && said.contains(own.to_str().unwrap()) && said.lines().count() == 1, "{said}");
-    assert_eq!(says("1"), "", "one rank of each host is enough");
+    let logged = stderr_of("0");
+    let reported = format!("taskd: {} is not what this program imports", other.path().join("taskd.py").display());
+    assert!(
+        logged.starts_with(&reported) && logged.contains(own.to_str().unwrap()) && logged.lines().count() == 1,
+        "{logged}"
+    );
+    assert_eq!(stderr_of("1"), "", "one rank of each host is enough");
 }
 
 #[test]
@@ -198,7 +201,7 @@ if __name__ == '__main__':
     assert_eq!(rank.lifeline(), Lifeline::Released);
 }
 
-/// An engine whose steps its hooks tell of.
+/// An engine whose steps its hooks report.
 const FRAMEWORK: [PythonFile; 1] = [PythonFile {
     path: "_taskd_framework.py",
     text: "
@@ -343,7 +346,7 @@ fn an_uncaught_exception_is_recorded_and_printed() {
     let names: Vec<_> = fs::read_dir(rank.dir()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
     assert_eq!(names.len(), 2, "the page and the record, nothing half written: {names:?}");
 
-    // A step that was given up and that nobody has caught is told as well, though it is no `Exception`.
+    // An aborted step that no code has caught is reported as well, though it is no `Exception`.
     let rank = Rank::new(&[]);
     rank.run("import taskd; raise taskd.StepAborted('step 3 is given up')");
     let record: Value = serde_json::from_slice(&fs::read(rank.error_file()).unwrap()).unwrap();
@@ -443,7 +446,7 @@ fn error_record_of_an_uncaught_exception_is_marked_uncaught() {
         rank.run(program);
         serde_json::from_slice(&fs::read(rank.error_file()).unwrap()).unwrap()
     };
-    let told = |record: &Value| {
+    let reported = |record: &Value| {
         let message = &record["message"];
         (message["message"].as_str().unwrap().to_owned(), message["extraInfo"]["taskd_uncaught"].as_str() == Some("1"))
     };
@@ -486,7 +489,7 @@ raise ValueError('uncaught')";
     ];
     for (program, message, is_uncaught) in cases {
         let record = record(&program);
-        assert_eq!(told(&record), (message.to_owned(), is_uncaught), "{program}: {record}");
+        assert_eq!(reported(&record), (message.to_owned(), is_uncaught), "{program}: {record}");
         assert_eq!(record.get("of").is_some(), message.starts_with("the framework"), "what it has besides stays");
     }
 }

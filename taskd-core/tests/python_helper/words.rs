@@ -1,4 +1,5 @@
-//! Tables that stand in Python, in C and in Rust, and must be equal: kinds, operations, types, exit codes, names of variables.
+//! Tables that stand in Python, in C and in Rust, and must be equal: kinds, operations, types, exit codes, names of
+//! variables.
 //!
 //! Tables of which Rust's side is not public are compared beside it.
 
@@ -129,7 +130,8 @@ fn every_variable_that_a_rank_reads_is_one_that_is_set_somewhere() {
     }
     let set: BTreeSet<String> = sources.iter().flat_map(|path| variables(&fs::read_to_string(path).unwrap())).collect();
     for file in NEUTRAL_FILES {
-        // The first two leave a choice to those who test and measure, the third to those who run a host; the last one ranks set.
+        // The first two leave a choice to tests and measurements, the third to operators of a host; the last one ranks
+        // set.
         let left = ["TASKD_NATIVE", "TASKD_STATE_TRANSFER", "TASKD_HOST", "TASKD_RANK_PID"];
         let unknown: Vec<String> =
             variables(file.text).into_iter().filter(|name| !set.contains(name) && !left.contains(&&**name)).collect();
@@ -137,7 +139,7 @@ fn every_variable_that_a_rank_reads_is_one_that_is_set_somewhere() {
     }
 }
 
-/// Nothing sets TASKD_HOST: what a rank then says of its host has to be an address that other hosts reach.
+/// Nothing sets TASKD_HOST: what a rank then reports as its host has to be an address that other hosts reach.
 #[test]
 fn a_rank_gives_others_the_address_that_its_host_has_on_the_way_to_them() {
     let program = "import os\nfrom taskd import _copy\n\

@@ -1,4 +1,5 @@
-//! The helper behind scripts that do not exec their program: which process is the rank, and which leaves the page alone.
+//! The helper behind scripts that do not exec their program: which process is the rank, and which leaves the page
+//! alone.
 
 use super::sitecustomize::{LOOK, with_engine};
 use std::fs;
@@ -108,17 +109,17 @@ fn process_that_cannot_become_the_rank_logs_one_line() {
     );
     let out = rank.command(&["bash", "-c", &wrapper]).env("TASKD_PROC", "rank-3.1").output().unwrap();
     assert_eq!(out.status.code(), Some(0), "{}", text(&out.stderr));
-    let said = text(&out.stderr);
-    assert!(said.starts_with("taskd: process ") && said.contains("is not seen as rank-3.1 (process "), "{said}");
-    assert_eq!((said.lines().count(), rank.u64(STEP)), (1, 1), "{said}");
+    let stderr = text(&out.stderr);
+    assert!(stderr.starts_with("taskd: process ") && stderr.contains("is not seen as rank-3.1 (process "), "{stderr}");
+    assert_eq!((stderr.lines().count(), rank.u64(STEP)), (1, 1), "{stderr}");
 
     let rank = with_engine();
     let program = with_steps(&rank, "program.py", 5, "");
     let out =
         rank.command(&["bash", "-c", &format!("TASKD_LIFELINE=/nonexistent $PYTHON {program}; exit $?")]).output();
     let out = out.unwrap();
-    let said = text(&out.stderr);
-    assert!(out.status.success() && said.contains("No such file") && said.lines().count() == 1, "{said}");
+    let stderr = text(&out.stderr);
+    assert!(out.status.success() && stderr.contains("No such file") && stderr.lines().count() == 1, "{stderr}");
 }
 
 #[test]

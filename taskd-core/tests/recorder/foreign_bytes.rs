@@ -88,7 +88,7 @@ fn read(file: &File, later: &[Mutation]) -> &'static str {
         }
         let _ = recording.commit();
         if round == 0 {
-            later.iter().for_each(|mutation| mutation.write(file)); // by whoever writes it, after it was opened
+            later.iter().for_each(|mutation| mutation.write(file)); // by its writer, after it was opened
         }
         assert!(recording.threads().len() <= 64 && recording.exceptions().len() <= 64);
         let _ = (recording.losses().records(), recording.hooked(), recording.switches());

@@ -53,7 +53,7 @@ fn recorded_steps_ranges_and_events_are_read_in_order() {
     assert!(records.iter().all(|(ring, _)| *ring == 0));
     let records: Vec<Record> = records.into_iter().map(|(_, record)| record).collect();
     assert!(records.is_sorted_by_key(|record| record.ticks));
-    let told: Vec<(Kind, Event)> = records.iter().map(|record| (record.kind, record.event)).collect();
+    let found: Vec<(Kind, Event)> = records.iter().map(|record| (record.kind, record.event)).collect();
     let number = |kind: Kind, count| u64::from(kind.number()) << 58 | 1 << 36 | count; // of the first thread
     let begin = |kind, count| (kind, Event::Begin { range: number(kind, count) });
     let end = |kind, count| (kind, Event::End { range: number(kind, count) });
@@ -67,8 +67,8 @@ fn recorded_steps_ranges_and_events_are_read_in_order() {
         (Kind::SaveCheckpoint, Event::Instant),
         end(Kind::Step, 1),
     ];
-    assert_eq!(told, expected);
-    assert_eq!((records[3].detail, records[4].detail), (reduce, Detail::None), "what was not said is not there");
+    assert_eq!(found, expected);
+    assert_eq!((records[3].detail, records[4].detail), (reduce, Detail::None), "what was not given is not there");
     assert_eq!((recording.name(records[1].name), recording.name(group)), (Some("forward"), Some("dp:0")));
     assert_eq!(records[2].name, NameId(0), "an end is named by its beginning");
     assert!(matches!(records[7].detail, Detail::Step { number: 7, cpu_nanos: 1.. }), "{:?}", records[7]);
@@ -98,7 +98,7 @@ fn kind_switched_off_is_not_recorded_but_its_open_range_ends() {
     let (recorder, mut recording) = pair(small());
     let mut thread = recorder.thread();
     let open = thread.begin(Kind::Forward, NameId(0), Detail::None).unwrap();
-    recording.switch(Switches::ALL.without(Kind::Forward)); // by whoever reads
+    recording.switch(Switches::ALL.without(Kind::Forward)); // by the reader
     assert_eq!((recorder.is_on(Kind::Forward), recorder.is_on(Kind::Step)), (false, true));
     assert_eq!(thread.begin(Kind::Forward, NameId(0), Detail::None), None);
     thread.end(open);
@@ -120,14 +120,15 @@ fn recording_lists_hooked_kinds_and_reasons_for_exceptions() {
     recorder.except(Kind::Forward, Some("torch.compile"));
     assert_eq!(recording.hooked(), Switches::NONE.with(Kind::Step).with(Kind::Communication));
     assert!(recording.hooked().has(Kind::Step) && !recording.hooked().has(Kind::Forward));
-    let told = |kind, reason: &str| (kind, reason.to_owned());
-    let both = [told(Kind::Forward, "torch.compile"), told(Kind::Communication, "another profiler is active")];
+    let exception = |kind, reason: &str| (kind, reason.to_owned());
+    let both =
+        [exception(Kind::Forward, "torch.compile"), exception(Kind::Communication, "another profiler is active")];
     assert_eq!(recording.exceptions(), both);
     recorder.except(Kind::Communication, None);
     assert_eq!(recording.exceptions(), both[..1]);
     let refused = (0..).find(|i| recorder.name(&format!("{i:0>250}")) == NameId(0));
     recorder.except(Kind::Step, Some(&"x".repeat(250)));
-    let unnamed = told(Kind::Step, "for an unknown reason");
+    let unnamed = exception(Kind::Step, "for an unknown reason");
     assert_eq!((recording.exceptions().remove(0), refused.is_some()), (unnamed, true), "the table of names is full");
 }
 
@@ -256,7 +257,7 @@ fn threads_have_rings_of_their_own_which_others_get_when_they_have_ended() {
 fn new_thread_with_drop_oldest_gets_the_ring_that_ended_first() {
     let (recorder, mut recording) = pair(small());
     let numbers_of = (1..=9).map(|number| thread_named(&recorder, "one-of-many", number)).sum::<u64>();
-    assert_eq!((numbers_of, recording.losses()), (9, Losses::default()), "though nobody reads");
+    assert_eq!((numbers_of, recording.losses()), (9, Losses::default()), "though no process reads");
     assert_eq!(numbers(&mut recording), [1, 3, 5, 7, 9, 2, 4, 6, 8]);
 }
 
@@ -334,7 +335,7 @@ fn a_forked_process_records_nothing() {
     assert_eq!((recording.losses(), recorder.is_on(Kind::Step)), (Losses::default(), true));
 }
 
-/// Memory of this length that nobody can make shorter.
+/// Memory of this length that no process can make shorter.
 pub(crate) fn sealed(bytes: u64) -> File {
     let memory = memfd_create("taskd-test", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING).unwrap();
     let file = File::from(memory);
@@ -345,9 +346,9 @@ pub(crate) fn sealed(bytes: u64) -> File {
 
 #[test]
 fn invalid_recorder_files_are_refused_with_a_reason() {
-    let told = |file: File| RecorderReader::open(file).map(drop).unwrap_err().to_string();
-    assert_eq!(told(sealed(0)), "not a recorder's file: it has 0 bytes, and needs at least 262144");
-    assert_eq!(told(sealed(1 << 20)), "not a recorder's file, or not initialized yet");
+    let refusal = |file: File| RecorderReader::open(file).map(drop).unwrap_err().to_string();
+    assert_eq!(refusal(sealed(0)), "not a recorder's file: it has 0 bytes, and needs at least 262144");
+    assert_eq!(refusal(sealed(1 << 20)), "not a recorder's file, or not initialized yet");
     let create = |file: File, config| Recorder::create(file, config).map(drop).unwrap_err().to_string();
     let words = "393215 bytes are too few for 2 rings of 1024 slots: use 393216 bytes";
     assert_eq!(create(sealed(393_215), small()), words);
@@ -358,13 +359,13 @@ fn invalid_recorder_files_are_refused_with_a_reason() {
     let file = tempfile::tempfile().unwrap();
     file.set_len(1 << 20).unwrap();
     assert!(create(file.try_clone().unwrap(), small()).starts_with("its length is not sealed"));
-    assert!(told(file).starts_with("its length is not sealed"));
+    assert!(refusal(file).starts_with("its length is not sealed"));
     let file = sealed(393_216);
     Recorder::create(file.try_clone().unwrap(), small()).unwrap();
     let words = format!("process {} records into it already: use a file of its own", std::process::id());
     assert_eq!(create(file.try_clone().unwrap(), small()), words);
     std::os::unix::fs::FileExt::write_all_at(&file, &9u32.to_ne_bytes(), 4096 + 8).unwrap();
-    assert_eq!(told(file), "a recorder's file of version 9, and this program reads version 1");
+    assert_eq!(refusal(file), "a recorder's file of version 9, and this program reads version 1");
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! Ranks that train, are killed and are stopped: what is told of them, to the last record.
+//! Ranks that train, are killed and are stopped: what is reported of them, to the last record.
 
 #![allow(clippy::unwrap_used, reason = "a test may fail where it stands")]
 
@@ -54,7 +54,7 @@ async fn start(dir: &std::path::Path) -> LocalLauncher {
     launcher
 }
 
-/// What the ranks had to say, for whoever looks into a failure.
+/// What the ranks have printed, for the investigation of a failure.
 fn printed(dir: &std::path::Path) -> String {
     let log = |rank| std::fs::read_to_string(dir.join(format!("procs/rank-{rank}.1/stderr.log"))).unwrap_or_default();
     [0, 1].map(log).concat()
@@ -141,10 +141,10 @@ async fn records_of_killed_and_stopped_ranks_are_all_delivered() {
     let mut source = launcher.recordings().every(Duration::from_millis(10)).sink(sink);
     let (mut steps, mut pending, mut lost) = ([Vec::new(), Vec::new()], Vec::new(), 0);
     while steps[0].len() < 1999 || steps[1].len() < 999 || pending.is_empty() {
-        let Ok(told) = timeout(PATIENCE, source.next()).await else {
+        let Ok(reported) = timeout(PATIENCE, source.next()).await else {
             panic!("{} and {} steps, pending {pending:?}; {}", steps[0].len(), steps[1].len(), printed(dir.path()))
         };
-        for fact in told.unwrap().unwrap().facts {
+        for fact in reported.unwrap().unwrap().facts {
             let Domain::Process(Role::Rank(rank)) = fact.about else { panic!("{fact:?}") };
             match fact.signal {
                 Signal::Step(times) => {
@@ -161,7 +161,7 @@ async fn records_of_killed_and_stopped_ranks_are_all_delivered() {
         }
     }
     assert_eq!(steps, [(1..=1999).collect::<Vec<_>>(), (1..=999).collect()]);
-    assert_eq!((pending, lost), (vec![(Rank(1), 999)], 0), "the dead one waits for nobody");
+    assert_eq!((pending, lost), (vec![(Rank(1), 999)], 0), "the dead one waits for no rank");
     assert_eq!(last_call(&mut source, 0).await, Some((1999, true)));
     assert_eq!(last_call(&mut source, 1).await, Some((999, true)));
     assert_eq!(*records.lock().unwrap(), BTreeMap::from([(Rank(0), 7998), (Rank(1), 3998)]));
@@ -171,9 +171,9 @@ async fn records_of_killed_and_stopped_ranks_are_all_delivered() {
     let stopped = listing.procs.iter().find(|status| status.proc == ProcId::rank(1, 1)).and_then(|status| status.pid);
     let pid = i32::try_from(stopped.unwrap()).ok().and_then(Pid::from_raw).unwrap();
     kill_process(pid, Kill::CONT).unwrap();
-    let told = timeout(PATIENCE, source.next()).await.unwrap().unwrap().unwrap();
+    let reported = timeout(PATIENCE, source.next()).await.unwrap().unwrap().unwrap();
     assert!(
-        matches!(&told.facts[..], [Fact { signal: Signal::Step(times), .. }] if times.step == 1000 && times.wait_ns > 0)
+        matches!(&reported.facts[..], [Fact { signal: Signal::Step(times), .. }] if times.step == 1000 && times.wait_ns > 0)
     );
     launcher.shutdown(Duration::ZERO).await.unwrap();
 }

@@ -10,7 +10,7 @@ use taskd_core::launch::{JOIN_VARIABLE, Launcher, LinkStatus};
 use crate::job::{Job, PATIENCE, template};
 use crate::support::{exit_of, guard_pid, pid_of, send};
 
-/// What a program does that has come to its step loop: its page says so.
+/// What a program does that has come to its step loop: its page shows it.
 const IN_LOOP: &str = "
 import os, sys
 def in_loop():
@@ -19,13 +19,13 @@ def in_loop():
         page.write((1).to_bytes(4, sys.byteorder))
 ";
 
-/// Leaves a file named after its process, then asks for its rank, and tells who it is.
+/// Leaves a file named after its process, then asks for its rank, and reports it.
 const PROGRAM: &str = "
 import json, os, sys
 open('begun-%d' % os.getpid(), 'w').close()
 known = os.environ['TASKD_WORLD_SIZE'], os.environ.get('TASKD_JOB_NAME'), 'OF_NOBODY' in os.environ
 @ASKS
-whole = 'told-%s' % os.environ['TASKD_PROC']
+whole = 'report-%s' % os.environ['TASKD_PROC']
 with open(whole + '.new', 'w') as file:
     json.dump(dict(pid=os.getpid(), rank=os.environ['RANK'], env=dict(os.environ), known=known, argv=sys.argv,
         kind=type(os.environ).__name__ + type(os.environ).__module__, device=getattr(os, 'device_held', None)), file)
@@ -43,7 +43,7 @@ pub(crate) fn joining(spec: &WorkerSpec) -> WorkerSpec {
 }
 
 async fn is_parked(job: &Job, at: &str) {
-    job.is_said(&format!("a standby is pre-warmed: it {at}")).await;
+    job.has_logged(&format!("a standby is pre-warmed: it {at}")).await;
     assert_eq!(job.counters().await.standbys_parked, 1);
 }
 
@@ -72,7 +72,7 @@ async fn a_rank_that_joins_others_goes_on_where_its_standby_has_come_to() {
         is_parked(&job, at).await;
         kill(&job, &first[1..]).await;
         let second = job.start_only(2, 1, joining(&spec)).await;
-        let (new, old) = (job.told("told-rank-1.2").await, job.told("told-rank-1.1").await);
+        let (new, old) = (job.report("report-rank-1.2").await, job.report("report-rank-1.1").await);
         assert!(job.path(&format!("begun-{}", new["pid"])).exists());
         assert_eq!((&new["pid"], &new["rank"]), (&pid_of(&job.launcher, &second).await.into(), &"1".into()), "{at}");
         let mut expected = old["env"].clone();
@@ -100,13 +100,13 @@ async fn rank_of_a_whole_restart_is_not_seated_in_a_parked_standby() {
     job.standbys(1).await;
     kill(&job, &first).await;
     job.start(2, [spec.clone()]).await;
-    job.told("told-rank-0.2").await;
+    job.report("report-rank-0.2").await;
     let counters = job.counters().await;
     assert_eq!((counters.standbys_parked, counters.standbys_seated), (1, 1), "in the one that has run nothing");
     job.end().await;
 }
 
-/// Says over the control link that it is in its step loop.
+/// Reports over the control link that it is in its step loop.
 const LINKED: &str = "
 import socket
 link = socket.socket(socket.AF_UNIX)
@@ -120,7 +120,7 @@ link.sendall(len(body).to_bytes(4, 'little') + body)
 pub(crate) async fn have_parked(job: &Job, count: u64) {
     let until = tokio::time::Instant::now() + PATIENCE;
     while job.counters().await.standbys_parked != count {
-        assert!(tokio::time::Instant::now() < until, "{:?}\n{}", job.counters().await, job.said());
+        assert!(tokio::time::Instant::now() < until, "{:?}\n{}", job.counters().await, job.log());
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
 }
@@ -132,7 +132,7 @@ async fn both_join_as_parked(job: &Job, spec: &WorkerSpec) {
     let before: Vec<String> = begun().filter(|name| name.starts_with("begun-")).collect();
     for rank in [0, 1] {
         job.start_only(2, rank, joining(spec)).await;
-        let new = job.told(&format!("told-rank-{rank}.2")).await;
+        let new = job.report(&format!("report-rank-{rank}.2")).await;
         assert!(before.contains(&format!("begun-{}", new["pid"])), "rank {rank} was not seated in one of {before:?}");
     }
     assert_eq!(job.counters().await.standbys_seated, 2);
@@ -159,7 +159,7 @@ async fn pre_started_standbys_run_ahead_for_the_rank_of_their_device() {
     kill(&job, &first).await;
     both_join_as_parked(&job, &spec).await;
     for rank in 0..2 {
-        assert_eq!(job.told(&format!("told-rank-{rank}.2")).await["device"], rank);
+        assert_eq!(job.report(&format!("report-rank-{rank}.2")).await["device"], rank);
     }
     have_parked(&job, 2).await;
     job.end().await;
@@ -190,12 +190,12 @@ async fn standby_of_a_program_without_a_step_loop_is_not_run_ahead() {
     let job = Job::new(template().ahead(1)).await;
     let spec = job.program(&PROGRAM.replace("@ASKS", "").replace("in_loop()", ""));
     job.start(1, [spec]).await;
-    let told = job.told("told-rank-0.1").await;
+    let report = job.report("report-rank-0.1").await;
     job.standbys(1).await;
     let begun = std::fs::read_dir(job.dir.path()).unwrap().flatten();
     let begun: Vec<String> = begun.map(|entry| entry.file_name().into_string().unwrap()).collect();
     let begun: Vec<&String> = begun.iter().filter(|name| name.starts_with("begun-")).collect();
-    assert_eq!(begun, [&format!("begun-{}", told["pid"])]);
+    assert_eq!(begun, [&format!("begun-{}", report["pid"])]);
     job.end().await;
 }
 
@@ -204,7 +204,7 @@ async fn a_program_that_fails_without_its_rank_costs_those_that_wait_nothing() {
     let job = Job::new(template().ahead(1)).await;
     let spec = job.program(&asks("if 'calendar' in sys.modules: raise KeyError('no rank')"));
     job.start(1, [spec]).await;
-    job.is_said("a pre-warmed standby has failed").await;
+    job.has_logged("a pre-warmed standby has failed").await;
     job.standbys(1).await;
     assert_eq!(job.counters().await.standbys_parked, 0);
     job.end().await;

@@ -1,4 +1,4 @@
-//! A seated interpreter beside one that was started for its rank: what of a process could tell them apart.
+//! A seated interpreter beside one that was started for its rank: what of a process could distinguish them.
 
 use std::collections::BTreeSet;
 
@@ -10,24 +10,24 @@ use crate::job::{Job, template};
 /// Everything that one process has and another might not.
 const LOOK: &str = include_str!("look.py");
 
-/// What a new process and seated ones tell, in this order.
+/// What a new process and seated ones report, in this order.
 async fn looks(spec: impl Fn(WorkerSpec) -> WorkerSpec, seated: u32) -> Vec<Value> {
     let job = Job::new(template().ahead(1)).await;
-    let mut told = Vec::new();
+    let mut reports = Vec::new();
     for incarnation in 1..=seated + 1 {
         assert_eq!(job.run(incarnation, spec(job.program(LOOK))).await, "exit code 0");
-        told.push(job.told(&format!("told-rank-0.{incarnation}")).await);
+        reports.push(job.report(&format!("report-rank-0.{incarnation}")).await);
         job.standbys(1).await;
     }
     assert_eq!(job.counters().await.standbys_seated, u64::from(seated));
     job.end().await;
-    told
+    reports
 }
 
 #[tokio::test]
 async fn a_seated_interpreter_is_as_one_that_was_started() {
-    let mut told = looks(|spec| spec.with_env("PYTHONHASHSEED", "5").with_env("OMP_NUM_THREADS", "2"), 1).await;
-    let (mut seated, mut started) = (told[1]["seen"].take(), told[0]["seen"].take());
+    let mut reports = looks(|spec| spec.with_env("PYTHONHASHSEED", "5").with_env("OMP_NUM_THREADS", "2"), 1).await;
+    let (mut seated, mut started) = (reports[1]["seen"].take(), reports[0]["seen"].take());
     let modules = |of: &Value| -> BTreeSet<String> {
         of["modules"].as_array().unwrap().iter().map(|name| name.as_str().unwrap().to_owned()).collect()
     };
@@ -51,8 +51,8 @@ async fn a_seated_interpreter_is_as_one_that_was_started() {
 
 #[tokio::test]
 async fn random_numbers_are_new_in_each_unless_an_import_has_seeded_them() {
-    let told = looks(|spec| spec, 3).await;
-    let drawn: BTreeSet<String> = told.iter().map(|told| told["drawn"]["random"].to_string()).collect();
+    let reports = looks(|spec| spec, 3).await;
+    let drawn: BTreeSet<String> = reports.iter().map(|reports| reports["drawn"]["random"].to_string()).collect();
     assert_eq!(drawn.len(), 4, "{drawn:?}");
 
     let job = Job::new(template().ahead(1).import("seeding")).await;

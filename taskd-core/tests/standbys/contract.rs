@@ -29,7 +29,7 @@ async fn launcher_with_standbys_passes_the_conformance_suite() {
     }
 }
 
-/// What the suite's programs do, by their first argument. Each that was seated says so.
+/// What the suite's programs do, by their first argument. Each that was seated reports that.
 const PROGRAM: &str = r"
 import os, signal, subprocess, sys, time
 def mark(path, pid):

@@ -1,4 +1,4 @@
-//! Who ends when: exits of seated ranks, templates and guards that die, and nothing that piles up.
+//! Which process ends when: exits of seated ranks, templates and guards that die, and nothing that piles up.
 
 use std::time::Duration;
 
@@ -41,7 +41,7 @@ async fn exits_come_once_and_as_they_were_while_the_template_lives_and_after_it(
             // The template dies; those that wait already do not mind.
             let template = *unknown(&job).await.iter().min().unwrap();
             send(template, Signal::KILL);
-            job.is_said("a template has failed").await;
+            job.has_logged("a template has failed").await;
         }
         let procs = job.start(incarnation, specs()).await;
         for (proc, end) in procs.iter().zip(ends) {
@@ -126,7 +126,7 @@ async fn when_the_guard_is_killed_nothing_of_it_is_left() {
 }
 
 #[tokio::test]
-async fn shutting_down_ends_everybody() {
+async fn shutting_down_ends_all_processes() {
     let job = Job::new(template().ahead(2)).await;
     job.run(1, job.program("pass")).await;
     job.standbys(2).await;
@@ -172,7 +172,7 @@ async fn many_whole_restarts_leave_nothing_behind() {
     for incarnation in 1..=rounds {
         let procs = job.start(incarnation, [spec.clone(), spec.clone(), spec.clone(), spec.clone()]).await;
         if incarnation > 1 {
-            assert_eq!(job.counters().await.standbys_seated, u64::from(incarnation - 1) * 4, "{}", job.said());
+            assert_eq!(job.counters().await.standbys_seated, u64::from(incarnation - 1) * 4, "{}", job.log());
         }
         job.launcher.stop(&procs, Duration::ZERO).await.unwrap();
         for proc in &procs {

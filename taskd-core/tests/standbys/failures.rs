@@ -1,4 +1,4 @@
-//! Standbys that cannot be, that break and that hang: the rank is started in the usual way, and somebody is told why.
+//! Standbys that cannot be, that break and that hang: the rank is started in the usual way, and the reason is logged.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use taskd_core::launch::Launcher;
 use crate::job::{Job, template};
 use crate::support::{children_of, exit_of, guard_pid, is_alive, pid_of, send};
 
-/// Runs the first start, and says what is said of its standbys.
+/// Runs the first start, and returns what is logged of its standbys.
 async fn refused(warm: &str, standbys: taskd_core::launch::python::Standbys, files: &[(&str, &str)]) -> String {
     let job = Job::new(standbys).await;
     for (name, text) in files {
@@ -16,15 +16,15 @@ async fn refused(warm: &str, standbys: taskd_core::launch::python::Standbys, fil
     }
     let spec = job.program("import sys; sys.exit(3 if 'calendar' in sys.modules else 0)").with_env("WARM", warm);
     assert_eq!(job.run(1, spec.clone()).await, "exit code 0");
-    job.is_said("no standbys for").await;
-    let said = job.said();
+    job.has_logged("no standbys for").await;
+    let output = job.log();
     assert_eq!(job.run(2, spec).await, "exit code 0", "started in the usual way");
     let counters = job.counters().await;
     assert_eq!((counters.standbys_seated, counters.standbys_missed, counters.panics), (0, 2, 0));
     let guard = guard_pid(&job.path("run"));
     crate::support::eventually("no template is left", || children_of(guard).is_empty().then_some(())).await;
     job.end().await;
-    let line = said.lines().find(|line| line.contains("no standbys for")).unwrap();
+    let line = output.lines().find(|line| line.contains("no standbys for")).unwrap();
     line.split_once("usual way: ").unwrap().1.to_owned()
 }
 
@@ -61,10 +61,10 @@ async fn an_interpreter_that_does_not_wait_never_runs_the_program_for_it() {
     let mut spec = program;
     spec.argv[0] = wrapper.display().to_string();
     assert_eq!(job.run(1, spec.clone()).await, "exit code 0");
-    job.is_said("no standbys for").await;
-    assert!(job.said().contains("does not answer as a standby"), "{}", job.said());
+    job.has_logged("no standbys for").await;
+    assert!(job.log().contains("does not answer as a standby"), "{}", job.log());
     assert_eq!(job.run(2, spec).await, "exit code 0");
-    assert_eq!(std::fs::read_to_string(job.path("ran")).unwrap(), "xx", "two ranks, and nobody else");
+    assert_eq!(std::fs::read_to_string(job.path("ran")).unwrap(), "xx", "two ranks, and no other process");
     job.end().await;
 }
 
@@ -111,7 +111,7 @@ async fn a_standby_that_was_stopped_or_killed_is_passed_over() {
         let second = job.start(2, [spec]).await;
         assert!(!others.contains(&pid_of(&job.launcher, &second[0]).await));
         let counters = job.counters().await;
-        assert_eq!((counters.standbys_seated, counters.standbys_missed), (0, 2), "{}", job.said());
+        assert_eq!((counters.standbys_seated, counters.standbys_missed), (0, 2), "{}", job.log());
         job.end().await;
     }
 }
@@ -129,12 +129,12 @@ async fn a_template_that_stops_in_the_middle_of_a_request_is_ended_and_replaced(
     crate::support::eventually("the signal has struck", || is_struck(others[0]).then_some(())).await;
     let two = job.start(2, [spec.clone(), spec]).await; // one waits, the other would have to be forked
     let counters = job.counters().await;
-    assert_eq!((counters.standbys_seated, counters.standbys_missed), (1, 2), "{}", job.said());
+    assert_eq!((counters.standbys_seated, counters.standbys_missed), (1, 2), "{}", job.log());
     for proc in &two {
         let is_alive = is_alive(pid_of(&job.launcher, proc).await);
-        assert!(is_alive, "{proc}: {:?}\n{}", job.launcher.list().await.unwrap().procs, job.said());
+        assert!(is_alive, "{proc}: {:?}\n{}", job.launcher.list().await.unwrap().procs, job.log());
     }
-    job.is_said("a template has failed: it has not answered in time").await;
+    job.has_logged("a template has failed: it has not answered in time").await;
     crate::support::eventually("it is gone", || (!is_alive(others[0])).then_some(())).await;
     job.standbys(1).await;
     job.end().await;
@@ -142,7 +142,7 @@ async fn a_template_that_stops_in_the_middle_of_a_request_is_ended_and_replaced(
 
 #[tokio::test]
 async fn a_template_that_answers_garbage_is_ended() {
-    // The framework's file finds the seat among the descriptors and says what nobody has asked.
+    // The framework's file finds the seat among the descriptors and sends what was not asked for.
     let garbage = "import _socket\n\
                    for fd in os.listdir('/proc/self/fd'):\n    \
                        if os.path.exists('/proc/self/fd/' + fd) and os.readlink('/proc/self/fd/' + fd).startswith('socket'):\n        \
@@ -155,8 +155,8 @@ async fn a_template_that_answers_garbage_is_ended() {
         let job = Job::new(template()).await;
         let spec = job.program("pass").with_env("WARM", garbage.replace("GARBAGE", bytes));
         assert_eq!(job.run(1, spec.clone()).await, "exit code 0");
-        job.is_said("no standbys for").await; // after three templates
-        assert!(job.said().contains(why), "{bytes}: {}", job.said());
+        job.has_logged("no standbys for").await; // after three templates
+        assert!(job.log().contains(why), "{bytes}: {}", job.log());
         assert_eq!(job.run(2, spec).await, "exit code 0");
         assert_eq!(job.counters().await.panics, 0);
         job.end().await;
@@ -169,9 +169,9 @@ async fn standbys_adopted_too_late_fail_alone_and_are_replaced() {
     let spec = job.program("import sys; sys.exit(3 if 'calendar' in sys.modules else 0)").with_env("WARM", late(4));
     assert_eq!(job.run(1, spec.clone()).await, "exit code 0");
     job.standbys(4).await;
-    let said = job.said();
+    let output = job.log();
     let failed = "a standby has failed: RuntimeError: the guard has not become our parent";
-    assert!(said.contains(failed) && !said.contains("no standbys for"), "{said}");
+    assert!(output.contains(failed) && !output.contains("no standbys for"), "{output}");
     assert_eq!(job.run(2, spec).await, "exit code 3", "seated");
     job.end().await;
 }

@@ -1,4 +1,5 @@
-//! A standby gives way to the ranks while it is made. Once it is a rank it has a rank's priority, and records what a rank does.
+//! A standby gives way to the ranks while it is made. Once it is a rank it has a rank's priority, and records what a
+//! rank does.
 
 use std::fs::{File, read_to_string};
 
@@ -30,11 +31,11 @@ async fn a_standby_gives_way_to_ranks_until_it_is_one_and_records_from_then_on()
     have_parked(&job, 1).await;
     kill(&job, &first[1..]).await;
     job.start_only(2, 1, joining(&spec)).await;
-    let (new, old) = (job.told("told-rank-1.2").await, job.told("told-rank-0.1").await);
+    let (new, old) = (job.report("report-rank-1.2").await, job.report("report-rank-0.1").await);
     assert_eq!(job.counters().await.standbys_seated, 1);
 
     let nice = |name: &str| read_to_string(job.path(name)).unwrap().parse::<i32>().unwrap();
-    let of = |when: &str, told: &serde_json::Value| nice(&format!("{when}-{}", told["pid"]));
+    let of = |when: &str, report: &serde_json::Value| nice(&format!("{when}-{}", report["pid"]));
     let usual = of("before", &old);
     assert_eq!((of("after", &old), of("after", &new)), (usual, usual), "a rank is a rank");
     for (what, made_at) in [("the template", nice("template")), ("the standby", of("before", &new))] {
@@ -46,7 +47,7 @@ async fn a_standby_gives_way_to_ranks_until_it_is_one_and_records_from_then_on()
     job.end().await;
 }
 
-/// Whether who may slow a process down may also undo that: else nobody is slowed down.
+/// Whether a user that may slow a process down may also undo that: otherwise no process is slowed down.
 fn can_be_taken_back(usual: i32) -> bool {
     let of_this_thread = move || {
         setpriority_process(None, usual + 1)?;
@@ -56,8 +57,8 @@ fn can_be_taken_back(usual: i32) -> bool {
 }
 
 /// What a rank has recorded in the memory that the guard holds for it.
-fn marks(told: &serde_json::Value) -> Vec<String> {
-    let memory = told["env"]["TASKD_LIFELINE"].as_str().unwrap();
+fn marks(report: &serde_json::Value) -> Vec<String> {
+    let memory = report["env"]["TASKD_LIFELINE"].as_str().unwrap();
     let mut recording = RecorderReader::open(File::options().read(true).write(true).open(memory).unwrap()).unwrap();
     let mut names = Vec::new();
     recording.take(|one| names.push(one.record.name)).unwrap();

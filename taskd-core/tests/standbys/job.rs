@@ -118,24 +118,24 @@ impl Job {
     pub(crate) async fn standbys(&self, count: u64) {
         let until = tokio::time::Instant::now() + PATIENCE;
         while self.counters().await.standbys_waiting != count {
-            let said = self.said();
-            assert!(tokio::time::Instant::now() < until, "no {count} standbys: {:?}\n{said}", self.counters().await);
+            let output = self.log();
+            assert!(tokio::time::Instant::now() < until, "no {count} standbys: {:?}\n{output}", self.counters().await);
             tokio::time::sleep(Duration::from_millis(2)).await;
         }
     }
 
-    /// Waits until the guard has said this.
-    pub(crate) async fn is_said(&self, text: &str) {
-        within(PATIENCE, text, || self.said().contains(text).then_some(())).await;
+    /// Waits until the guard has logged this.
+    pub(crate) async fn has_logged(&self, text: &str) {
+        within(PATIENCE, text, || self.log().contains(text).then_some(())).await;
     }
 
-    pub(crate) fn said(&self) -> String {
+    pub(crate) fn log(&self) -> String {
         let read = |name: &str| std::fs::read_to_string(self.path("run").join(name)).unwrap_or_default();
         read("guard.log") + &read("standby.log")
     }
 
     /// What a rank has written into a file of that name, as soon as it is whole.
-    pub(crate) async fn told(&self, name: &str) -> serde_json::Value {
+    pub(crate) async fn report(&self, name: &str) -> serde_json::Value {
         let path = self.path(name);
         within(PATIENCE, name, || json(&path)).await
     }

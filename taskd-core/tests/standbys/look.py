@@ -1,4 +1,4 @@
-"""Tells everything that one process has and another might not, and draws a number from each generator."""
+"""Reports everything that one process has and another might not, and draws a number from each generator."""
 
 import sys
 
@@ -96,7 +96,7 @@ if "torch" in sys.modules:
     seen["torch"] = torch_has()
     drawn["numpy"] = float(sys.modules["numpy"].random.random())
     drawn["torch"] = float(sys.modules["torch"].rand(1))
-whole = "told-%s" % os.environ["TASKD_PROC"]
+whole = "report-%s" % os.environ["TASKD_PROC"]
 with open(whole + ".new", "w") as file:
     json.dump(dict(seen=seen, drawn=drawn, pid=os.getpid()), file)
 os.rename(whole + ".new", whole)

@@ -11,12 +11,12 @@ use taskd_core::trace::{Fact, Signal, TraceSource};
 use crate::job::{Job, template};
 use crate::support::{exit_of, pid_of, send, sh, sleeper};
 
-/// Says in a file of its own who it is.
-const WHO: &str = "
+/// Writes its identity into a file of its own.
+const IDENTITY: &str = "
 import json, os, sys
 import threading
-def tell(**more):
-    whole = 'told-%s' % os.environ['TASKD_PROC']
+def report(**more):
+    whole = 'report-%s' % os.environ['TASKD_PROC']
     with open(whole + '.new', 'w') as file:
         json.dump(dict(more, env=dict(os.environ), argv=sys.argv, name=__name__, file=__file__, path=sys.path, pid=os.getpid(),
             ppid=os.getppid(), warm='calendar' in sys.modules, threads=getattr(os, 'threads_set', None),
@@ -29,7 +29,7 @@ def tell(**more):
 #[tokio::test]
 async fn four_ranks_are_seated_and_each_is_itself() {
     let job = Job::new(template()).await;
-    let spec = job.program(&format!("{WHO}\ntell()\nimport time; time.sleep(600)"));
+    let spec = job.program(&format!("{IDENTITY}\nreport()\nimport time; time.sleep(600)"));
     let spec = |rank: usize| {
         let mut spec = spec.clone().with_env("OMP_NUM_THREADS", "3");
         spec.argv.extend(["--rank".into(), rank.to_string()]);
@@ -46,7 +46,7 @@ async fn four_ranks_are_seated_and_each_is_itself() {
     assert_eq!(job.counters().await.standbys_seated, 4);
     for (rank, proc) in second.iter().enumerate() {
         let (new, old) =
-            (job.told(&format!("told-rank-{rank}.2")).await, job.told(&format!("told-rank-{rank}.1")).await);
+            (job.report(&format!("report-rank-{rank}.2")).await, job.report(&format!("report-rank-{rank}.1")).await);
         assert_eq!(new["pid"], pid_of(&job.launcher, proc).await);
         for same in ["argv", "name", "file", "path", "ppid", "orig"] {
             assert_eq!(new[same], old[same], "{same}");
@@ -77,9 +77,9 @@ async fn a_seated_ranks_lifeline_heartbeat_and_death_are_as_those_of_any_other()
     let job = Job::new(template().ahead(1)).await;
     let looks = "with open(os.environ['TASKD_LIFELINE'], 'rb') as page: words = page.read(4096)\n\
                  at = int.from_bytes(words[72:76], sys.byteorder)\n\
-                 tell(state=words[20], lock=int.from_bytes(words[at:at + 4], sys.byteorder) & 0x3fffffff)\n\
+                 report(state=words[20], lock=int.from_bytes(words[at:at + 4], sys.byteorder) & 0x3fffffff)\n\
                  import time; time.sleep(600)";
-    let spec = job.program(&format!("{WHO}\n{looks}"));
+    let spec = job.program(&format!("{IDENTITY}\n{looks}"));
     let first = job.start(1, [spec.clone()]).await;
     job.standbys(1).await;
     job.launcher.stop(&first, Duration::ZERO).await.unwrap();
@@ -96,8 +96,8 @@ async fn a_seated_ranks_lifeline_heartbeat_and_death_are_as_those_of_any_other()
         }
     };
     tokio::time::timeout(Duration::from_secs(60), beaten).await.unwrap();
-    let (told, pid) = (job.told("told-rank-0.2").await, pid_of(&job.launcher, &second[0]).await);
-    assert_eq!((&told["state"], &told["lock"]), (&1.into(), &pid.into()), "its main thread holds its lifeline");
+    let (report, pid) = (job.report("report-rank-0.2").await, pid_of(&job.launcher, &second[0]).await);
+    assert_eq!((&report["state"], &report["lock"]), (&1.into(), &pid.into()), "its main thread holds its lifeline");
     send(pid, rustix::process::Signal::KILL);
     let exit = exit_of(&job.launcher, &second[0]).await;
     assert_eq!(exit.how, Termination::Signal { number: 9, core_dumped: false });
@@ -111,8 +111,9 @@ async fn modules_and_commands_run_as_ever() {
     let job = Job::new(template().ahead(1)).await;
     std::fs::create_dir(job.path("pkg")).unwrap();
     std::fs::write(job.path("pkg/__init__.py"), "").unwrap();
-    std::fs::write(job.path("pkg/train.py"), format!("{WHO}\ntell(package=__package__, spec=__spec__.name)")).unwrap();
-    let command = format!("{WHO}\n__file__ = None\ntell()");
+    std::fs::write(job.path("pkg/train.py"), format!("{IDENTITY}\nreport(package=__package__, spec=__spec__.name)"))
+        .unwrap();
+    let command = format!("{IDENTITY}\n__file__ = None\nreport()");
     let lines = [vec!["-m", "pkg.train", "x"], vec!["-u", "-c", &command, "x", "y"]];
     let mut incarnation = 0;
     for line in lines {
@@ -128,8 +129,8 @@ async fn modules_and_commands_run_as_ever() {
                 job.standbys(1).await;
             }
         }
-        let [old, new] = [incarnation - 1, incarnation].map(|incarnation| format!("told-rank-0.{incarnation}"));
-        let (old, new) = (job.told(&old).await, job.told(&new).await);
+        let [old, new] = [incarnation - 1, incarnation].map(|incarnation| format!("report-rank-0.{incarnation}"));
+        let (old, new) = (job.report(&old).await, job.report(&new).await);
         for same in ["argv", "name", "file", "path", "orig", "package", "spec"] {
             assert_eq!(new[same], old[same], "{same} of {line:?}");
         }
@@ -148,11 +149,11 @@ async fn every_python_from_3_8_on_can_wait_and_older_ones_are_started_as_ever() 
         spec.argv[0] = python.display().to_string();
         assert_eq!(job.run(1, spec.clone()).await, "exit code 0");
         match minor {
-            ..8 => job.is_said("is it Python 3.8 or later?").await,
+            ..8 => job.has_logged("is it Python 3.8 or later?").await,
             _ => job.standbys(1).await,
         }
         let expected = if minor < 8 { "exit code 0" } else { "exit code 3" };
-        assert_eq!(job.run(2, spec).await, expected, "3.{minor}: {}", job.said());
+        assert_eq!(job.run(2, spec).await, expected, "3.{minor}: {}", job.log());
         job.end().await;
     }
     println!("{found} Pythons");
@@ -162,7 +163,7 @@ async fn every_python_from_3_8_on_can_wait_and_older_ones_are_started_as_ever() 
 #[tokio::test]
 async fn pre_started_ones_are_seated_by_their_number() {
     let job = Job::new(Standbys::pre_started(2).after(Duration::ZERO)).await;
-    let spec = job.program(&format!("{WHO}\ntell()\nimport time; time.sleep(600)"));
+    let spec = job.program(&format!("{IDENTITY}\nreport()\nimport time; time.sleep(600)"));
     let first = job.start(1, [spec.clone(), spec.clone()]).await;
     job.standbys(2).await;
     job.launcher.stop(&first, Duration::ZERO).await.unwrap();
@@ -171,8 +172,8 @@ async fn pre_started_ones_are_seated_by_their_number() {
     }
     job.start(2, [spec.clone(), spec]).await;
     for rank in 0..2 {
-        let told = job.told(&format!("told-rank-{rank}.2")).await;
-        assert_eq!((&told["device"], &told["env"]["RANK"]), (&rank.into(), &rank.to_string().into()));
+        let report = job.report(&format!("report-rank-{rank}.2")).await;
+        assert_eq!((&report["device"], &report["env"]["RANK"]), (&rank.into(), &rank.to_string().into()));
     }
     assert_eq!(job.counters().await.standbys_seated, 2);
     job.standbys(2).await; // replaced
@@ -182,12 +183,12 @@ async fn pre_started_ones_are_seated_by_their_number() {
 #[tokio::test]
 async fn default_thread_count_is_detected_if_the_job_sets_none() {
     let job = Job::new(template().ahead(1)).await;
-    let spec = job.program(&format!("{WHO}\ntell()"));
+    let spec = job.program(&format!("{IDENTITY}\nreport()"));
     assert_eq!(job.run(1, spec.clone()).await, "exit code 0");
     job.standbys(1).await;
     assert_eq!(job.run(2, spec).await, "exit code 0");
-    let told = job.told("told-rank-0.2").await;
-    assert_eq!((&told["threads"], told["env"].get("OMP_NUM_THREADS")), (&7.into(), None));
+    let report = job.report("report-rank-0.2").await;
+    assert_eq!((&report["threads"], report["env"].get("OMP_NUM_THREADS")), (&7.into(), None));
     job.end().await;
 }
 
@@ -217,6 +218,6 @@ async fn standbys_are_unused_without_python_or_when_disabled() {
     }
     job.start(4, [sleeper()]).await;
     let counters = job.counters().await;
-    assert_eq!((counters.standbys_missed, counters.standbys_waiting, counters.started), (0, 0, 4), "{}", job.said());
+    assert_eq!((counters.standbys_missed, counters.standbys_waiting, counters.started), (0, 0, 4), "{}", job.log());
     job.end().await;
 }

@@ -22,7 +22,7 @@ pub(crate) fn read(bytes: &[u8]) -> (Vec<RecordBatch>, Skipped) {
 }
 
 /// Every record with its process and its names as texts, and how many are missing: what must not depend on the format.
-pub(crate) fn told(batches: &[RecordBatch]) -> (u64, Vec<String>) {
+pub(crate) fn records_of(batches: &[RecordBatch]) -> (u64, Vec<String>) {
     let one = |batch: &RecordBatch| {
         let mut table = NameTable::default();
         let mut renamed = batch.clone();
@@ -79,9 +79,9 @@ proptest! {
     fn native_records_come_back_through_the_compatible_format(batches in batches().prop_map(of_rank_0)) {
         let bytes = written(&batches);
         let (back, skipped) = read(&bytes);
-        let (mut was, is) = (told(&batches), told(&back));
+        let (mut was, is) = (records_of(&batches), records_of(&back));
         if batches.iter().rev().take_while(|batch| batch.records.is_empty()).count() > 0 {
-            was.0 = is.0; // told with a record that has not come
+            was.0 = is.0; // reported with a record that has not come
         }
         prop_assert_eq!(is, was);
         prop_assert!(skipped.is_empty());
@@ -92,7 +92,7 @@ proptest! {
 #[test]
 fn a_training_trace_comes_back_from_one_format_to_the_other() {
     let batches = training(0, 100, 10);
-    assert!(told(&read(&written(&batches)).0) == told(&batches));
+    assert!(records_of(&read(&written(&batches)).0) == records_of(&batches));
 }
 
 fn one(record: TimedRecord, names: &[&str]) -> String {
@@ -274,5 +274,5 @@ fn a_name_without_end_is_refused_and_the_next_batch_is_written() {
     assert_eq!(writer.append(&batch).unwrap_err().kind(), std::io::ErrorKind::InvalidInput);
     assert!(writer.get_ref().is_empty());
     writer.append(&whole).unwrap();
-    assert!(told(&read(&writer.into_inner()).0) == told(&[whole]));
+    assert!(records_of(&read(&writer.into_inner()).0) == records_of(&[whole]));
 }

@@ -22,7 +22,7 @@ fn batches() -> Vec<RecordBatch> {
     of_job(SyntheticJob::new(1).buckets(1).steps(3), 0, 1)
 }
 
-/// Bytes that are wrong somewhere: arbitrary, or valid ones that were changed, cut, doubled or put together anew.
+/// Bytes that are wrong somewhere: arbitrary, or valid ones that were changed, cut, doubled or put together again.
 fn case(random: &mut StdRng, valid: &[u8]) -> Vec<u8> {
     if random.random_range(0..8) == 0 {
         return (0..random.random_range(0..300)).map(|_| random.random()).collect();

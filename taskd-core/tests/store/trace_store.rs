@@ -1,7 +1,7 @@
 //! The store: what lies on the disk afterwards, and what a disk that takes nothing does to it.
 
 use super::batches::training;
-use super::compatible::told;
+use super::compatible::records_of;
 use super::elsewhere::elsewhere;
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
@@ -50,7 +50,7 @@ fn stored(root: &Path, rank: u32, format: Format) -> Vec<RecordBatch> {
 }
 
 fn all_records(batches: &[RecordBatch]) -> Vec<String> {
-    told(batches).1
+    records_of(batches).1
 }
 
 fn lost(batches: &[RecordBatch]) -> u64 {

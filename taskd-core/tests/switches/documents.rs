@@ -1,4 +1,4 @@
-//! Whatever a file says that is to switch, it switches or it does not: nothing in between, and no panic.
+//! Whatever a switch file contains, it switches or it does not: nothing in between, and no panic.
 //!
 //! `TASKD_SOAK=1` runs ten million cases (in release a few minutes), and prints what became of them.
 

@@ -1,4 +1,4 @@
-//! Switches over real recorders: who is switched, how fast, and what is told of it.
+//! Switches over real recorders: which ranks are switched, how fast, and what is reported of it.
 
 #![allow(clippy::unwrap_used)] // helpers of tests are tests
 
@@ -47,7 +47,7 @@ fn json_of(control: &TraceControl) -> Value {
     serde_json::to_value(control.status()).unwrap()
 }
 
-/// Switches 64 ranks so often, and says how long it takes from `publish` until all of them have it: the median.
+/// Switches 64 ranks so often, and prints how long it takes from `publish` until all of them have it: the median.
 fn median_of(rounds: usize, control: &TraceControl, mut publish: impl FnMut(&Requested)) -> Duration {
     let ranks: Vec<FakeRank> = (0..64).map(|rank| FakeRank::new(rank, 1)).collect();
     ranks.iter().for_each(|rank| rank.attach(control));
@@ -112,7 +112,7 @@ fn rank_started_later_or_again_gets_the_current_switches() {
     assert_eq!(control.switch(Requested::NONE, "ann"), 2, "the earlier start is not switched any more");
     assert_eq!((first.on()[1], again.on()[1], late.on()[1]), (true, false, false));
 
-    first.attach(&control); // told late
+    first.attach(&control); // attached late
     control.detach(first.origin); // as well
     assert_eq!(control.switch(STEPS, "ann"), 2);
     assert!(again.on()[1]);
@@ -158,7 +158,7 @@ fn all_ranks_in_one_word() {
     let origin = |rank| Origin { rank: Rank(rank), incarnation: Incarnation(1), pid: 1 };
     control.attach(origin(0), SwitchHandle::open(&memory).unwrap());
     assert_eq!(overall(&control)[..5], [Overall::NotSupported; 5]);
-    assert_eq!(overall(&control)[5..], [Overall::Off; 4], "what devices do is off unless somebody asks for it");
+    assert_eq!(overall(&control)[5..], [Overall::Off; 4], "what devices do is off unless it is asked for");
     bare.hooked(Kind::Step);
     assert_eq!(overall(&control)[..2], [Overall::NotSupported, Overall::On]);
     FakeRank::new(1, 1).attach(&control);
@@ -167,15 +167,15 @@ fn all_ranks_in_one_word() {
     assert_eq!(overall(&control), [Overall::Off; 9], "what is not wanted is not missed");
 }
 
-/// A source double: it records as a hook does that needs the device's trace interface, which somebody else may hold. It is
-/// none of a device.
+/// A source double: it records as a hook does that needs the device's trace interface, which another process may hold.
+/// It is none of a device.
 struct DeviceDouble<'a> {
     rank: &'a FakeRank,
     held_by_another: bool,
 }
 
 impl DeviceDouble<'_> {
-    /// Whether an operation was recorded. Who holds the interface keeps it.
+    /// Whether an operation was recorded. The process that holds the interface keeps it.
     fn operation(&self) -> bool {
         let reason = self.held_by_another.then_some("another profiler is active");
         self.rank.recorder.except(Kind::Communication, reason);

@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn a_worker_sees_what_msrun_would_tell_it() {
+    fn a_worker_sees_what_msrun_would_set() {
         let env = of(&MindSpore::default(), &world(&[None, None]), &ProcId::rank(1, 1));
         let expected = text([
             ("MS_WORKER_NUM", "2"),
@@ -203,7 +203,7 @@ mod tests {
 
     #[test]
     fn the_scheduler_has_no_rank_of_its_own() {
-        let told = MindSpore { sched_host: Some("10.0.0.1".into()), cluster_time_out_s: 60, ..MindSpore::default() };
+        let spec = MindSpore { sched_host: Some("10.0.0.1".into()), cluster_time_out_s: 60, ..MindSpore::default() };
         let expected = text([
             ("MS_WORKER_NUM", "3"),
             ("RANK_SIZE", "3"),
@@ -213,7 +213,7 @@ mod tests {
             ("MS_ROLE", "MS_SCHED"),
             ("RANK_ID", "0"),
         ]);
-        assert_eq!(of(&told, &world(&[None; 3]), &ProcId::service(SCHEDULER, 1)), expected);
+        assert_eq!(of(&spec, &world(&[None; 3]), &ProcId::service(SCHEDULER, 1)), expected);
     }
 
     #[test]

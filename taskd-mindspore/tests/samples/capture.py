@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Makes MindSpore's cluster fail and keeps what a process of it then says: how the samples in the directories beside
+"""Makes MindSpore's cluster fail and keeps what a process of it then prints: how the samples in the directories beside
 this file were made.
 
     PYTHON_WITH_MINDSPORE capture.py DIRECTORY [CASE ...]

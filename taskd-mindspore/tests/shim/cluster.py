@@ -1,4 +1,4 @@
-"""A training of two workers, unmodified: it says what it did, and a digest of what came of it."""
+"""A training of two workers, unmodified: it prints what it did, and a digest of the result."""
 
 import hashlib
 import json
@@ -32,10 +32,10 @@ for step, (x, y) in enumerate(batches.create_tuple_iterator(num_epochs=1), 1):
     losses.append(float(loss.asnumpy()))
     if step % 2 == 0:
         ms.save_checkpoint(net, "%s/step-%d.ckpt" % (sys.argv[1], step))
-told = broadcast((Tensor(np.full(3, rank, np.float32)),))[0].asnumpy()
+broadcasted = broadcast((Tensor(np.full(3, rank, np.float32)),))[0].asnumpy()
 sha = hashlib.sha256(b"".join(p.asnumpy().tobytes() for p in optimizer.get_parameters())).hexdigest()
 gradients = len(net.trainable_params())
 # MindSpore 2.10 marks a save twice, one range within the other
 marks = 2 if hasattr(ms.save_checkpoint, "__wrapped__") else 1
 did = {"step": STEPS, "data loader": STEPS, "save": marks * STEPS // 2, "communication": STEPS * gradients + 1}
-print(json.dumps({"sha": sha, "losses": losses, "told": told.tolist(), "did": did}), flush=True)
+print(json.dumps({"sha": sha, "losses": losses, "broadcasted": broadcasted.tolist(), "did": did}), flush=True)

@@ -27,7 +27,7 @@ pub(crate) fn say(line: &str) {
     let _ = writeln!(stderr(), "{line}");
 }
 
-/// A port that nobody has now.
+/// A port that no process has now.
 pub(crate) fn free_port() -> u16 {
     TcpListener::bind("127.0.0.1:0").and_then(|socket| socket.local_addr()).expect("a free port").port()
 }

@@ -26,29 +26,31 @@ enum If {
     /// The exception has this type, whatever its module is.
     Type(&'static str),
     /// The text of the exception contains all of these strings.
-    Says(&'static [&'static str]),
+    Contains(&'static [&'static str]),
     /// The exception means that memory ran out.
     ShortOfMemory,
 }
 
 use ErrorKind::{Interrupted, OutOfMemory, PeerLost, PortInUse, Program};
-use If::{Says, ShortOfMemory, Type};
+use If::{Contains, ShortOfMemory, Type};
 
 /// The rules, in order. The comment after a text gives its origin: *captured* from torch 2.9.1 and 2.15.0 (the samples
 /// are in the tests), or the source that prints it.
 const RULES: &[(ErrorKind, If)] = &[
-    // The store of rank 0 cannot listen. Captured; torch 2.1 words it "failed to bind to ... (errno: 98 - Address ...)".
-    (PortInUse, Says(&["The server socket has failed to", "ddress already in use"])),
+    // The store of rank 0 cannot listen. Captured; torch 2.1 words it "failed to bind to ... (errno: 98 - Address
+    // ...)".
+    (PortInUse, Contains(&["The server socket has failed to", "ddress already in use"])),
     (OutOfMemory, ShortOfMemory),
     // A stop was requested.
     (Interrupted, Type("KeyboardInterrupt")),
     (Interrupted, Type("SignalException")), // torch/distributed/elastic/multiprocessing/api.py
     // A collective with wrong arguments is the program's own fault, whichever rank reports it.
-    (Program, Says(&["ncclInvalidUsage"])), // torch/csrc/distributed/c10d/NCCLUtils.cpp
-    (Program, Says(&["ncclInvalidArgument"])), // the same
-    (Program, Says(&["EI0003"])),           // CANN: bad argument of a collective
-    (Program, Says(&["EI0005"])),           // CANN: arguments differ between ranks
-    // torch's own types for connection, store and collective errors (2.1 and later). Captured: those of network and store.
+    (Program, Contains(&["ncclInvalidUsage"])), // torch/csrc/distributed/c10d/NCCLUtils.cpp
+    (Program, Contains(&["ncclInvalidArgument"])), // the same
+    (Program, Contains(&["EI0003"])),           // CANN: bad argument of a collective
+    (Program, Contains(&["EI0005"])),           // CANN: arguments differ between ranks
+    // torch's own types for connection, store and collective errors (2.1 and later). Captured: those of network and
+    // store.
     (PeerLost, Type("DistError")),
     (PeerLost, Type("DistNetworkError")),
     (PeerLost, Type("DistStoreError")),
@@ -60,26 +62,26 @@ const RULES: &[(ErrorKind, If)] = &[
     (PeerLost, Type("ConnectionAbortedError")),
     (PeerLost, Type("BrokenPipeError")),
     // gloo: a RuntimeError with the place in its sources.
-    (PeerLost, Says(&["Connection closed by peer"])), // captured: peer exits between collectives
-    (PeerLost, Says(&["Connection reset by peer"])),  // captured: peer killed within one
-    (PeerLost, Says(&["gloo", "Timed out waiting"])), // captured: peer does not take part
-    (PeerLost, Says(&["Gloo connectFullMesh failed"])), // captured: peer gone before it was connected
-    (PeerLost, Says(&["failed to pass monitoredBarrier"])), // captured
-    (PeerLost, Says(&["gloo", "Broken pipe"])),       // gloo/transport/tcp/pair.cc, a write
-    (PeerLost, Says(&["gloo", "Application timeout caused pair closure"])), // the same, an earlier time-out
+    (PeerLost, Contains(&["Connection closed by peer"])), // captured: peer exits between collectives
+    (PeerLost, Contains(&["Connection reset by peer"])),  // captured: peer killed within one
+    (PeerLost, Contains(&["gloo", "Timed out waiting"])), // captured: peer does not take part
+    (PeerLost, Contains(&["Gloo connectFullMesh failed"])), // captured: peer gone before it was connected
+    (PeerLost, Contains(&["failed to pass monitoredBarrier"])), // captured
+    (PeerLost, Contains(&["gloo", "Broken pipe"])),       // gloo/transport/tcp/pair.cc, a write
+    (PeerLost, Contains(&["gloo", "Application timeout caused pair closure"])), // the same, an earlier time-out
     // TCPStore of torch before 2.1, without a type of its own.
-    (PeerLost, Says(&["RuntimeError: Socket Timeout"])),
-    (PeerLost, Says(&["RuntimeError: Broken pipe"])),
+    (PeerLost, Contains(&["RuntimeError: Socket Timeout"])),
+    (PeerLost, Contains(&["RuntimeError: Broken pipe"])),
     // NCCL before torch 2.1 (a RuntimeError), and its watchdog, which ends the process from another thread.
-    (PeerLost, Says(&["Watchdog caught collective operation timeout"])), // torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp
-    (PeerLost, Says(&["NCCL communicator was aborted"])),                // the same
-    (PeerLost, Says(&["ncclRemoteError"])),                              // NCCLUtils.cpp
-    (PeerLost, Says(&["ncclSystemError"])),                              // NCCLUtils.cpp
+    (PeerLost, Contains(&["Watchdog caught collective operation timeout"])), // torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp
+    (PeerLost, Contains(&["NCCL communicator was aborted"])),                // the same
+    (PeerLost, Contains(&["ncclRemoteError"])),                              // NCCLUtils.cpp
+    (PeerLost, Contains(&["ncclSystemError"])),                              // NCCLUtils.cpp
     // HCCL under torch_npu: vllm-project/vllm-ascend#486, hiyouga/LlamaFactory#3839, Ascend/pytorch#54.
-    (PeerLost, Says(&["EI0002"])), // CANN: a peer never arrived
-    (PeerLost, Says(&["EI0006"])), // CANN: a link could not be set up in time
-    (PeerLost, Says(&["hccl api failed"])),
-    (PeerLost, Says(&["hccl fftsplus task timeout"])),
+    (PeerLost, Contains(&["EI0002"])), // CANN: a peer never arrived
+    (PeerLost, Contains(&["EI0006"])), // CANN: a link could not be set up in time
+    (PeerLost, Contains(&["hccl api failed"])),
+    (PeerLost, Contains(&["hccl fftsplus task timeout"])),
 ];
 
 /// Classifies an exception, given as its type, a colon and its text.
@@ -96,7 +98,7 @@ pub fn classify(exception: &str) -> ErrorKind {
     let name = type_name(exception);
     let fits = |rule: &If| match rule {
         Type(wanted) => name == *wanted,
-        Says(words) => words.iter().all(|word| exception.contains(word)),
+        Contains(words) => words.iter().all(|word| exception.contains(word)),
         ShortOfMemory => memory::ran_out(name, exception),
     };
     RULES.iter().find(|(_, rule)| fits(rule)).map_or(Program, |(kind, _)| *kind)

@@ -9,7 +9,7 @@ pub(super) const TYPES: &[&str] = &["OutOfMemoryError", "MemoryError", "_ArrayMe
 
 /// Texts: a line matches if the exception contains all its strings. The comment after a line gives its origin:
 /// *captured*, or the source that prints it.
-pub(super) const SAYS: &[&[&str]] = &[
+pub(super) const PHRASES: &[&[&str]] = &[
     &["DefaultCPUAllocator: can't allocate memory"], // captured
     &["DefaultCPUAllocator: not enough memory"],     // c10/core/impl/alloc_cpu.cpp, where there is no posix_memalign
     &["C10 Out of Memory"],                          // libc10 of 2.15
@@ -33,7 +33,7 @@ pub(super) const SAYS: &[&[&str]] = &[
 
 /// Returns true if an exception, with this type name, means that memory ran out.
 pub(super) fn ran_out(type_name: &str, exception: &str) -> bool {
-    TYPES.contains(&type_name) || SAYS.iter().any(|words| words.iter().all(|word| exception.contains(word)))
+    TYPES.contains(&type_name) || PHRASES.iter().any(|words| words.iter().all(|word| exception.contains(word)))
 }
 
 #[cfg(test)]
@@ -54,6 +54,6 @@ mod tests {
     fn the_rank_and_the_supervisor_have_the_same_lists() {
         let source = include_str!("../../python/taskd/torch/out_of_memory.py");
         assert_eq!(tuple(source, "TYPES"), [TYPES]);
-        assert_eq!(tuple(source, "SAYS"), SAYS);
+        assert_eq!(tuple(source, "PHRASES"), PHRASES);
     }
 }

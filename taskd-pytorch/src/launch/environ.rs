@@ -245,8 +245,8 @@ mod tests {
     fn master_address_on_one_host_is_loopback_unless_configured() {
         let world = world(&[Some("a"), Some("a")]);
         assert_eq!(of(&world, 0)["MASTER_ADDR"], "127.0.0.1");
-        let told = Torch { master_addr: Some("10.0.0.1".into()), ..Torch::default() };
-        let env = completed(&told, &world, 0, &WorkerSpec::new(["python"]), &Inherited::default());
+        let spec = Torch { master_addr: Some("10.0.0.1".into()), ..Torch::default() };
+        let env = completed(&spec, &world, 0, &WorkerSpec::new(["python"]), &Inherited::default());
         assert_eq!(env["MASTER_ADDR"], "10.0.0.1");
     }
 

@@ -43,13 +43,13 @@ fn operations_and_types_have_the_numbers_of_the_recorder() {
 #[test]
 fn failure_kinds_sent_by_ranks_are_known_to_the_supervisor() {
     let kinds = variants::<FailureKind>();
-    let mut told = 0;
+    let mut found = 0;
     for file in NEUTRAL_FILES.iter().chain(PYTHON_FILES) {
         for at in file.text.split("session.failed(\"").skip(1) {
             let kind = at.split('"').next().unwrap_or_default();
             assert!(kinds.contains(kind), "{}: {kind} is none of {kinds:?}", file.path);
-            told += 1;
+            found += 1;
         }
     }
-    assert!(told >= 3, "{told}");
+    assert!(found >= 3, "{found}");
 }

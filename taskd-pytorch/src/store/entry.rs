@@ -251,10 +251,10 @@ mod tests {
 
     #[test]
     fn invalid_command_line_is_refused_with_the_reason() {
-        let said = |words: &[&str]| options(words.iter().map(OsString::from)).unwrap_err().to_string();
-        assert!(said(&["--contrl"]).starts_with("--contrl is not an option\nusage:"));
-        assert!(said(&["--control"]).starts_with("--control needs a value\n"));
-        assert!(said(&["--limit", "kays=1"]).contains("kays=1"));
+        let message_of = |words: &[&str]| options(words.iter().map(OsString::from)).unwrap_err().to_string();
+        assert!(message_of(&["--contrl"]).starts_with("--contrl is not an option\nusage:"));
+        assert!(message_of(&["--control"]).starts_with("--control needs a value\n"));
+        assert!(message_of(&["--limit", "kays=1"]).contains("kays=1"));
         let (control, limits) =
             options(["--control", "/x", "--limit", "keys=3"].map(OsString::from).into_iter()).unwrap();
         assert_eq!((control, limits.keys), (Some(PathBuf::from("/x")), 3));

@@ -286,9 +286,9 @@ mod tests {
     #[test]
     fn a_bound_that_cannot_be_kept_is_named_with_what_it_must_be() {
         let limits = Limits { request_bytes: 1000, ..Limits::default() };
-        let said = limits.check().unwrap_err().to_string();
+        let message = limits.check().unwrap_err().to_string();
         assert_eq!(
-            said,
+            message,
             "the store's limit request_bytes is 1000, but must be at least 16785440, for a compare_set of the longest values"
         );
         let mut limits = Limits::default();

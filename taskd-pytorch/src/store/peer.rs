@@ -45,15 +45,15 @@ impl Peers {
         let address = |end: Option<SocketAddrAny>| end.and_then(|end| SocketAddr::try_from(end).ok());
         let (Some(ours), Some(theirs)) = (address(ours).map(plain), address(theirs)) else { return Peer::Unknown };
         let from = plain(theirs);
-        let told = self.ask(from, ours);
-        if let Some(Some(user)) = told {
+        let answer = self.ask(from, ours);
+        if let Some(Some(user)) = answer {
             return Peer::User(user);
         }
         if !is_here(theirs, ours.ip()) {
             return Peer::Remote(from.ip());
         }
         // The tables are long if there are many connections: they are read only if the kernel cannot be asked.
-        told.unwrap_or_else(|| listed(from, ours)).map_or(Peer::Unknown, Peer::User)
+        answer.unwrap_or_else(|| listed(from, ours)).map_or(Peer::Unknown, Peer::User)
     }
 
     /// Returns the user of the socket with these two addresses; `Some(None)`: there is no such socket any more. `None`:
@@ -94,7 +94,8 @@ fn may_be_ours(bound: io::Result<()>) -> bool {
     bound.map_or_else(|error| error.kind() != io::ErrorKind::AddrNotAvailable, |()| true)
 }
 
-// Of `sock_diag`: `linux/netlink.h`, `linux/sock_diag.h`, `linux/inet_diag.h`. Numbers are the machine's, ports and addresses the network's.
+// Of `sock_diag`: `linux/netlink.h`, `linux/sock_diag.h`, `linux/inet_diag.h`. Numbers are the machine's, ports and
+// addresses the network's.
 
 const SOCK_DIAG_BY_FAMILY: u16 = 20;
 const NLM_F_REQUEST: u16 = 1;
@@ -225,7 +226,7 @@ mod tests {
             assert_eq!(listed(theirs, ours).map(Peer::User), Some(us));
             assert_eq!(Peers::new().ask(theirs, ours).flatten().map(Peer::User), Some(us), "{dial} by sock_diag");
             drop(client);
-            assert!(Peers::new().ask(theirs, ours).is_none_or(|told| told.is_none()), "{dial}: its end is known");
+            assert!(Peers::new().ask(theirs, ours).is_none_or(|answer| answer.is_none()), "{dial}: its end is known");
             assert_eq!(
                 Peers::new().of(&server),
                 Peer::Unknown,
@@ -238,7 +239,7 @@ mod tests {
     fn address_is_foreign_only_if_the_system_cannot_assign_it() {
         let remote: SocketAddr = "192.0.2.7:4000".parse().unwrap(); // an address for documentation (RFC 5737)
         assert!(!is_here(remote, "192.0.2.8".parse().unwrap()));
-        assert!(is_here(remote, "127.0.0.1".parse().unwrap()), "nobody else reaches loopback");
+        assert!(is_here(remote, "127.0.0.1".parse().unwrap()), "no other host reaches loopback");
         for (errno, may_be) in
             [(Errno::ADDRNOTAVAIL, false), (Errno::ADDRINUSE, true), (Errno::MFILE, true), (Errno::INVAL, true)]
         {
@@ -282,10 +283,10 @@ mod tests {
 
     #[test]
     fn missing_socket_is_a_final_answer_and_other_errors_are_not() {
-        let nobody: SocketAddr = "127.0.0.1:1".parse().unwrap();
+        let no_peer: SocketAddr = "127.0.0.1:1".parse().unwrap();
         let mut peers = Peers::new();
         if peers.diag.is_some() {
-            assert_eq!(peers.ask(nobody, nobody), Some(None), "no table is read for it");
+            assert_eq!(peers.ask(no_peer, no_peer), Some(None), "no table is read for it");
         }
         let mut error = vec![0; HEAD_BYTES + 4];
         error[4..6].copy_from_slice(&NLMSG_ERROR.to_ne_bytes());

@@ -94,7 +94,7 @@ mod tests {
         let reader = Rc::clone(&value);
         assert_eq!(ledger.total(), Value::cost(1000) as u64);
         drop(value);
-        assert_eq!(ledger.total(), Value::cost(1000) as u64, "somebody still reads it");
+        assert_eq!(ledger.total(), Value::cost(1000) as u64, "a client still reads it");
         drop(reader);
         assert_eq!(ledger.total(), 0);
     }

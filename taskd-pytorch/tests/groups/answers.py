@@ -1,4 +1,4 @@
-"""What a program that asks a lot of its groups is told: the same, with the hook and without."""
+"""Values that a program gets from many calls of its groups: the same, with the hook and without."""
 
 import copy
 import pickle

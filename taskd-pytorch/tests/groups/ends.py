@@ -51,7 +51,7 @@ def late(rank):
 
 
 def unwaited(rank, native):
-    """Nobody waits: the range ends when the work is complete, not when it was queued."""
+    """No thread waits: the range ends when the work is complete, not when it was queued."""
     late(rank)
     work = dist.all_reduce(torch.ones(10), async_op=True)
     record = native.records[-1]
@@ -98,7 +98,7 @@ def between_two(rank, native):
 
 
 def dropped(rank, native):
-    """A send that nobody waits for ends with its work object."""
+    """A send that no thread waits for ends with its work object."""
     tensor = torch.ones(10)
     if rank == 1:
         dist.recv(tensor, 0)
@@ -133,7 +133,7 @@ class Foreign(dist.ProcessGroup):
 
 
 def foreign(rank, native):
-    """A group that is not torch's is left alone, and that is said."""
+    """A group that is not torch's is not wrapped, and that is reported."""
     dist.Backend.register_backend("foreign", lambda store, rank, size, timeout: Foreign(rank, size), devices=["cpu"])
     group = dist.new_group([0, 1], backend="foreign")
     tensor = torch.ones(1)
@@ -142,7 +142,7 @@ def foreign(rank, native):
         "class": type(group).__name__,
         "sum": tensor.item(),
         "called": group.called,
-        "said": native.exceptions.get(5),
+        "reported": native.exceptions.get(5),
     }
 
 
@@ -157,7 +157,7 @@ def failing(rank, native):
     dist.all_reduce(tensor)
     native.begin_communication = begin
     dist.all_reduce(tensor)
-    return {"sum": tensor.item(), "recorded": len(native.records) - before, "said": native.exceptions[5]}
+    return {"sum": tensor.item(), "recorded": len(native.records) - before, "reported": native.exceptions[5]}
 
 
 def exits_in_flight(rank, world, native):

@@ -1,4 +1,4 @@
-"""What a program is told when something goes wrong inside of an operation: the same, with the hook and without."""
+"""Errors that a program gets when an operation fails: the same, with the hook and without."""
 
 import os
 import re
@@ -13,7 +13,7 @@ import ranks
 VICTIM = 1
 
 
-def told(ask):
+def error_of(ask):
     """The exception as text, without what differs from run to run: addresses, and how gloo saw its peer go."""
     try:
         ask()
@@ -34,7 +34,7 @@ def wrong_calls(rank, world, native):
         lambda: dist.all_reduce(torch.zeros(2), op=dist.ReduceOp.BAND),
         lambda: dist.all_reduce_coalesced([torch.zeros(1), torch.zeros(1, dtype=torch.int64)]),
     ]
-    return [told(ask) for ask in asked] + [told(lambda: different_sizes(rank))]
+    return [error_of(ask) for ask in asked] + [error_of(lambda: different_sizes(rank))]
 
 
 def different_sizes(rank):
@@ -47,7 +47,7 @@ def peer_dies(ask):
         dist.barrier()
         if rank == VICTIM:
             os.kill(os.getpid(), signal.SIGKILL)
-        return told(ask(rank))
+        return error_of(ask(rank))
 
     return main
 

@@ -92,10 +92,10 @@ def main(rank, world, native):
         before = len(native.records)
         try:
             call()
-            said = None
+            failure = None
         except (RuntimeError, NotImplementedError, ValueError) as error:  # gloo has it not
-            said = str(error).split("\n")[0]
-        recorded[name] = {"operations": [one["name"] for one in native.records[before:]], "said": said}
+            failure = str(error).split("\n")[0]
+        recorded[name] = {"operations": [one["name"] for one in native.records[before:]], "failure": failure}
     functions = [name for name in dir(dist) if name[0].islower() and is_function(getattr(dist, name))]
     return {
         "recorded": recorded,

@@ -18,7 +18,7 @@ LATE_SECONDS = 0.2
 
 def join():
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
-    sys.setswitchinterval(1000)  # this thread keeps the interpreter's lock, as one that nobody preempts
+    sys.setswitchinterval(1000)  # this thread keeps the interpreter's lock, as one that no thread preempts
 
 
 def work_late(group):

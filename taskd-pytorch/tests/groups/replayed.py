@@ -47,9 +47,9 @@ def main():
     base = dist.HashStore()
     of_a, later = signed(base, "a", 1), signed(base, "a", 2)
     of_b, none = signed(base, "b", 1), signed(base, "c", 1)
-    ends(("10.0.0.7", 4001)).tell(of_a, 1)
-    ends(("10.0.0.8", 4002)).tell(of_b, 1)
-    gloo.tells_none(none, 1)
+    ends(("10.0.0.7", 4001)).publish(of_a, 1)
+    ends(("10.0.0.8", 4002)).publish(of_b, 1)
+    gloo.publish_none(none, 1)
     found = {"own": learned(of_a)}
     for name, source in ("another group", of_b), ("none of another group", none):
         of_a.inner.set(KEY, source.inner.get(KEY))

@@ -44,7 +44,7 @@ class Native:
 def install(on):
     """Puts the group hook in place, with its kind switched on or off."""
     import torch.distributed.distributed_c10d as module
-    from taskd.torch import framework  # noqa: F401  (it tells torch's compiler, as it does in a rank)
+    from taskd.torch import framework  # noqa: F401  (it registers with torch's compiler, as in a rank)
     from taskd.torch.process_group import wrapper
 
     native = Native(on)

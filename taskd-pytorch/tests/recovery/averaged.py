@@ -1,5 +1,5 @@
 """Replicas until step 20; from then on each rank trains by itself, and parameters are averaged at times (local SGD).
-LOCAL says how: `ddp`: under `no_sync`, `hand`: without DDP, whose gradients are all-reduced by hand, `flat`: so too, in
+LOCAL: `ddp`: under `no_sync`, `hand`: without DDP, whose gradients are all-reduced by hand, `flat`: so too, in
 one operation, as the parameters are, `quiet`: as `ddp`, and nothing else is asked of a group, `always`: under `no_sync`
 from the first step on, with averages where checksums are taken anyway, `hook`: by torch's own hook, optimizer and
 averager; `power`: no local SGD, but gradients that PowerSGD compresses. The loss is all-reduced in every step, as for a

@@ -68,7 +68,7 @@ class Parts:
         self.ranges = [(self.there + self.part * at, self.part) for at in range(tensors)]
 
     def give(self, write, **also):
-        """Gives the source, to whom it is told where on this pipe."""
+        """Serves the source, and writes its address into this pipe."""
         from taskd import _copy
 
         server = _copy.Server(self.ranges)
@@ -131,7 +131,7 @@ def measure(size):
 
 CLONE_NEWNET = 0x40000000
 LINK = "copy0"
-ADDRESSES = ("10.213.77.1", "10.213.77.2")  # nobody else is on this network
+ADDRESSES = ("10.213.77.1", "10.213.77.2")  # no other host is on this network
 RECEIVE_BYTES = 1 << 20
 
 
@@ -191,12 +191,12 @@ def between_hosts(size):
     """Over TCP, beside as many bytes that are only sent and received. None where no namespaces can be made, and why."""
     parts = Parts(size)
     read, write = os.pipe()
-    told, tell = os.pipe()
+    reader, writer = os.pipe()
 
     def gives():
         import _thread
 
-        os.close(tell)
+        os.close(writer)
         listener = socket.create_server((ADDRESSES[0], 0))
         server = parts.give(write, plain=listener.getsockname()[1])  # noqa: F841  (it is kept)
         _thread.start_new_thread(send_plainly, (listener, memoryview(parts.source)[: parts.size]))
@@ -217,7 +217,7 @@ def between_hosts(size):
             is_equal = parts.is_equal() and is_equal
         rates = parts.rates(found)
         os.write(
-            tell,
+            writer,
             json.dumps({"gb_a_second": rates, "ratio": rates["ours"] / rates["plain"], "equal": is_equal}).encode(),
         )
         os._exit(0)
@@ -227,9 +227,9 @@ def between_hosts(size):
         why = next((host.why for host in hosts if host.why), None) or linked(*hosts)
         if why:
             return {"why": why}
-        os.close(tell)
+        os.close(writer)
         os.close(write)
-        with os.fdopen(told) as file:
+        with os.fdopen(reader) as file:
             return json.loads(file.read())
     finally:
         for host in hosts:

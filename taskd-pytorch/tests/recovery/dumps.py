@@ -30,7 +30,7 @@ def root_of(world):
 
 def world_of(**environment):
     world = StandIn(SIZE, programs.dumping, STEPS=str(STEPS), **environment)
-    world.environment["TASKD_CHECKPOINT_DIR"] = root_of(world)  # for those who start later
+    world.environment["TASKD_CHECKPOINT_DIR"] = root_of(world)  # for ranks that start later
     return world
 
 
@@ -70,7 +70,8 @@ def give_up_at_one_step(world):
 
 
 def dump(world, states):
-    """As the strategy has it: all who have the newest step write a part, and one makes a whole of them."""
+    """Does what the strategy does: all ranks that have the newest step write a part, and one completes the
+    checkpoint."""
     step, have = writers(world, states)
     where = os.path.join(root_of(world), "step-%012d-world-%d-%d" % (step, world.generation, world.generation * 1000))
     without = sorted(set(range(SIZE)) - {peer.process.rank for peer in have})
@@ -83,7 +84,7 @@ def dump(world, states):
 
 
 def start_again(world, **environment):
-    """Everybody ends, and is started from what there is."""
+    """All ranks end, and are started from what there is."""
     for peer in world.world:
         peer.process.kill()
     world.ended += world.world
@@ -108,7 +109,7 @@ def verdict(reference, found):
 
 
 def restarted(**environment):
-    """A rank dies, the others save, everybody starts again; once more, and then to the end."""
+    """A rank dies, the others save, all ranks start again; once more, and then to the end."""
     with world_of(DIE="2:%d" % DIES_AT, **environment) as world:
         until_lost(world)
         dump(world, give_up(world))
@@ -133,8 +134,8 @@ def accelerated():
 
 
 def lost_late():
-    """A rank is lost when it has done all of a step, which the others complete: what it had at its end nobody has
-    kept."""
+    """A rank is lost when it has done all of a step, which the others complete: no rank has kept the state that it had
+    at the end."""
     with world_of(DIE_LATE="0:%d" % DIES_AT) as world:
         until_lost(world)
         world.pump(lambda: all(peer.process.step() > DIES_AT for peer in world.world), "the others complete the step")
@@ -145,8 +146,8 @@ def lost_late():
 
 
 def lost():
-    """What only the lost rank had is gone when all start again, or ahead of the checkpoint: then it goes on with a
-    peer's, which is said, and to the end."""
+    """The lost rank's own state is gone when all start again, or before the checkpoint: it continues with a peer's,
+    which is logged, to the end."""
     reference, found = undisturbed(), {}
     for when in ("after", "before"):
         with world_of(DIE="2:%d" % DIES_AT) as world:
@@ -220,7 +221,7 @@ def faults():
 
 
 def loaded(root, wide, groups=1):
-    """What a program of one process finds there, and what is said."""
+    """Returns what a program of one process finds there, and what is logged."""
     import taskd
 
     torch.manual_seed(7)
@@ -231,10 +232,10 @@ def loaded(root, wide, groups=1):
     os.environ.update(RANK="0", WORLD_SIZE=str(SIZE))
     try:
         step = taskd.load_checkpoint(state, directory=root)
-        said = sys.stderr.getvalue()
+        logged = sys.stderr.getvalue()
     finally:
         sys.stderr = real
-    return {"step": step, "said": said, "changed": before != programs.digest(*state.values())}
+    return {"step": step, "logged": logged, "changed": before != programs.digest(*state.values())}
 
 
 def parted(parameters, count):
@@ -260,11 +261,11 @@ def damaged():
         def manifest(change):
             path = os.path.join(where, _emergency_checkpoint.MANIFEST)
             with open(path) as file:
-                told = json.load(file)
-            change(told["manifest"])
-            told["sha256"] = _emergency_checkpoint.check_sum(told["manifest"])
+                content = json.load(file)
+            change(content["manifest"])
+            content["sha256"] = _emergency_checkpoint.check_sum(content["manifest"])
             with open(path, "w") as file:
-                json.dump(told, file)
+                json.dump(content, file)
 
         def flip(name):
             with open(os.path.join(where, name), "r+b") as file:
@@ -277,9 +278,9 @@ def damaged():
             "no part": lambda: os.unlink(os.path.join(where, parts[1])),
             "short part": lambda: os.truncate(os.path.join(where, parts[1]), 999),
             "flipped part": lambda: flip(parts[2]),
-            "lacks a shard": lambda: manifest(lambda told: told["parts"].pop("1")),
-            "lacks all shards": lambda: manifest(lambda told: told["parts"].clear()),
-            "another step": lambda: manifest(lambda told: told.update(step=newer + 1)),
+            "lacks a shard": lambda: manifest(lambda content: content["parts"].pop("1")),
+            "lacks all shards": lambda: manifest(lambda content: content["parts"].clear()),
+            "another step": lambda: manifest(lambda content: content.update(step=newer + 1)),
             "flipped manifest": lambda: flip_json(os.path.join(where, _emergency_checkpoint.MANIFEST)),
             "half a manifest": lambda: os.truncate(os.path.join(where, _emergency_checkpoint.MANIFEST), 300),
             "no manifest": lambda: os.unlink(os.path.join(where, _emergency_checkpoint.MANIFEST)),

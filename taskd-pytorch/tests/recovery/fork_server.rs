@@ -63,6 +63,6 @@ pub(super) fn run(python: &Path, program: &str, arguments: &[&str]) {
         *server = None; // the next test starts another one
     }
     drop(server);
-    let said = String::from_utf8_lossy(&std::fs::read(output.path()).unwrap()).into_owned();
-    assert_eq!(code, Some(0), "{program} {arguments:?}\n{said}");
+    let message = String::from_utf8_lossy(&std::fs::read(output.path()).unwrap()).into_owned();
+    assert_eq!(code, Some(0), "{program} {arguments:?}\n{message}");
 }

@@ -46,7 +46,7 @@ def whole(module, flat=False):
 
 
 def replicated():
-    """FSDP that shards nothing, one module inside of another. Its middle layer fails where WHERE says."""
+    """FSDP that shards nothing, one module inside of another. Its middle layer fails at WHERE."""
     taskd, rank, size = begin()
     torch.manual_seed(7)
     flat = bool(os.environ.get("FLAT"))
@@ -77,7 +77,7 @@ def replicated():
 
 
 def cases(undisturbed, verdict, compared, kill, retry):
-    """Ranks are killed, steps are done again though nobody died, operations fail and passes end in their middle."""
+    """Ranks are killed, steps are done again though no rank died, operations fail and passes end in their middle."""
     for settings in ({}, {"FLAT": "1"}, {"PARTS": "1"}):
         reference = undisturbed(replicated, STEPS, **settings)
         for name, befalls in (

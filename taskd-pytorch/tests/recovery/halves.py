@@ -1,4 +1,4 @@
-"""Recoveries that end in their middle: what a rank says of itself afterwards, and how the next recovery finds it."""
+"""Recoveries that end in their middle: what a rank reports of itself afterwards, and how the next recovery finds it."""
 
 import os
 import time
@@ -71,7 +71,7 @@ def lagging():
     return {"digest": digest(model, optimizer), "losses": losses}
 
 
-def says(world, rank):
+def reports(world, rank):
     """Where it is, as it answers to another abort."""
     world.generation += 1
     state = world.all_do([world.world[rank]], "abort", lambda peer: {})[0]["state"]
@@ -111,12 +111,12 @@ def half_copied(undisturbed, verdict):
     with StandIn(4, lagging, STEPS=str(STEPS), LAG="%d:%d" % (LAGS, AT), HALF="1") as world:
         world.until_failed()
         world.until_step(AT + 1)
-        failed, said = [fails(world)], [says(world, LAGS)]
+        failed, reported = [fails(world)], [reports(world, LAGS)]
         failed.append(while_it_catches_up(world))
-        said.append(says(world, LAGS))
+        reported.append(reports(world, LAGS))
         phases = [world.recover()]
         found = verdict(reference, world.finish(), phases, world)
-    return dict(found, failed=failed, said=said)
+    return dict(found, failed=failed, reported=reported)
 
 
 def with_own_buffers(undisturbed, verdict, **environment):

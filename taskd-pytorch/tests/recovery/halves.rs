@@ -12,7 +12,11 @@ fn rank_with_a_partial_copy_is_torn_until_a_copy_completes() {
     assert!(failed[0].as_str().is_some_and(|why| why.contains("closed the connection in the middle")), "{found:#}");
     assert_eq!(failed[1], "given up", "{found:#}");
     let torn = json!({"step": 10, "window": "torn"});
-    assert_eq!(found["said"], json!([torn, torn]), "after the copy, and after a step by itself that was broken off");
+    assert_eq!(
+        found["reported"],
+        json!([torn, torn]),
+        "after the copy, and after a step by itself that was broken off"
+    );
     assert!(is_exact(&found), "{found:#}");
 }
 

@@ -56,8 +56,8 @@ class DoubleOfLink:
 
 
 class DoubleOfPage:
-    is_a_stand_in = is_said = True
-    says = stands_in_loop = enters = staticmethod(lambda value: None)
+    is_a_stand_in = is_reported = True
+    report = stands_in_loop = enters = staticmethod(lambda value: None)
 
 
 def begin():
@@ -80,7 +80,7 @@ def hooked():
 
 
 SESSION = None  # of scenarios in one process
-SAID = []
+LOGGED = []
 
 
 class Peer:
@@ -104,7 +104,7 @@ class Peer:
 def anew():
     """The same session, with another engine."""
     SESSION.engine = _engine.Engine(SESSION)
-    del SAID[:], SESSION.link.sent[:]
+    del LOGGED[:], SESSION.link.sent[:]
 
 
 def refusals():
@@ -115,7 +115,7 @@ def refusals():
 
 
 class Encoding(collections.UserDict):
-    """As Hugging Face's BatchEncoding, it says itself what it is made of."""
+    """Like Hugging Face's BatchEncoding, it defines how it is pickled."""
 
     def __getattr__(self, name):
         if name.startswith("__") or name == "data":
@@ -222,7 +222,7 @@ def changed_batches():
     found = {}
     for name, (make, change) in CHANGES.items():
         reference = trained(make, change, None)
-        found[name] = torch.equal(reference, trained(make, change, FAILS_AT)) and not refusals() and not SAID
+        found[name] = torch.equal(reference, trained(make, change, FAILS_AT)) and not refusals() and not LOGGED
     return found
 
 
@@ -242,20 +242,20 @@ def large():
 
 
 def batches_that_are_not_there_any_more():
-    """What is refused, and what is said of it beforehand."""
-    del SAID[:]
+    """Returns what is refused, and what is logged of it before."""
+    del LOGGED[:]
     found = {
         "an encoding in place": why_not(Encoding(x=torch.ones(2)), lambda batch: batch["x"].div_(5)),
         "a slot": why_not(Slots(torch.ones(2)), set_anew),
         "nothing of a slot": why_not(Slots(torch.ones(2)), lambda batch: None),
     }
-    said, locked = list(SAID), why_not({"x": torch.ones(2), "lock": threading.Lock()}, lambda batch: None)
+    logged, locked = list(LOGGED), why_not({"x": torch.ones(2), "lock": threading.Lock()}, lambda batch: None)
     found.update(
         {
             "a lock": locked,
             "a large array": why_not([large()], lambda batch: None),
-            "said": SAID[len(said) :],
-            "early": said,
+            "logged": LOGGED[len(logged) :],
+            "early": logged,
         }
     )
     return found
@@ -274,7 +274,7 @@ class Held:
 
 
 def batches_as_they_are():
-    """What is handed out while nobody changes anything: the loader's own, and the same again."""
+    """Returns what is handed out while no code changes it: the loader's own, and the same again."""
     x = torch.ones(2)
     found, others = (
         {},
@@ -310,7 +310,7 @@ def two_of(stream):
 
 
 def warm_batches():
-    """What a newcomer has of an iterator whose batches its warm-up has changed."""
+    """What a replacement has of an iterator whose batches its warm-up has changed."""
     streams = _batches.Streams(_loader.open_at, _loader.Copier())
     streams.is_warming = True
     source = iter([{"x": torch.full((2,), float(at))} for at in range(4)])
@@ -328,7 +328,7 @@ def warm_batches():
     return {"warm": warm, "then": [step() for _ in range(4)]}
 
 
-# State that a newcomer takes.
+# State that a replacement takes.
 
 
 class DoubleOfStore(dict):
@@ -346,7 +346,7 @@ class DoubleOfStreams:
 
 
 class DoubleOfLoop:
-    """At the start of a step, of a rank that is there, and of a newcomer."""
+    """At the start of a step, of a rank that is there, and of a replacement."""
 
     is_a_stand_in = is_new = True
     number, committed, spoiled = 5, 4, False
@@ -357,7 +357,7 @@ class DoubleOfLoop:
         self.attempt = _attempt.Attempt(_phases.TRAINING, _attempt.TORN)
         self.snapshot, self.recovery = _attempt.Snapshot(), _attempt.Recovery()
         self.snapshot.take(-1, None)
-        self.recovery.newcomer = _attempt.Newcomer()
+        self.recovery.replacement = _attempt.Replacement()
 
     def private(self, with_buffers=True):
         return _codec.encode((b"", [], {}))
@@ -499,7 +499,8 @@ def are_equal(one, other):
 
 
 def handed_over(make, *left_out):
-    """A newcomer takes what another has, and both go on alike: whether all is the same then, or why not."""
+    """A replacement takes the state of another rank, and both go on. Returns true if all is the same then, or the
+    reason why not."""
     STORE.clear()
     torch.manual_seed(0)
     there = make()
@@ -522,7 +523,7 @@ def handed_over(make, *left_out):
     return dict(found, later=are_equal(there, here))
 
 
-def newcomers():
+def replacements():
     return {
         "plain": handed_over(plain),
         "unnamed model": handed_over(plain, "model"),
@@ -588,15 +589,15 @@ def loaders(kind, data):
     return DataLoader(data, sampler=sampler, batch_size=2), sampler
 
 
-def epochs_of(kind, tells):
-    """Batches of three epochs, and what a newcomer has in the middle of the last one. The program tells the sampler of
-    its epoch."""
+def epochs_of(kind, sets):
+    """Batches of three epochs, and what a replacement has in the middle of the last one. The program sets the epoch of
+    the sampler."""
     data, first = TensorDataset(torch.arange(16)), None
     torch.manual_seed(0)
     loader, sampler = loaders(kind, data)
     stream, out = _batches.Stream(loader, _loader.open_at, _loader.Copier()), []
     for number in range(12):
-        if tells and number % 4 == 0:
+        if sets and number % 4 == 0:
             sampler.set_epoch(number // 4)
         stream.begin_step()
         first = stream.start if number == 10 else first
@@ -604,18 +605,18 @@ def epochs_of(kind, tells):
     epochs = [sorted(sum(out[at : at + 4], [])) for at in (0, 4, 8)]
     orders = {tuple(sum(out[at : at + 4], [])) for at in (0, 4, 8)}
     torch.manual_seed(0)
-    newcomer = _batches.Stream(loaders(kind, data)[0], _loader.open_at, _loader.Copier())
-    newcomer.seek(*first)
-    got = [newcomer.next()[0].tolist() for _ in range(2)]
+    replacement = _batches.Stream(loaders(kind, data)[0], _loader.open_at, _loader.Copier())
+    replacement.seek(*first)
+    got = [replacement.next()[0].tolist() for _ in range(2)]
     return {"same": got == out[10:], "whole epochs": all(len(set(one)) == 8 for one in epochs), "orders": len(orders)}
 
 
 def epochs():
     kinds = "sampler", "batch sampler", "around a loader"
     return {
-        "%s, %s" % (kind, "told" if tells else "not told"): epochs_of(kind, tells)
+        "%s, %s" % (kind, "set" if sets else "not set"): epochs_of(kind, sets)
         for kind in kinds
-        for tells in (True, False)
+        for sets in (True, False)
     }
 
 
@@ -694,9 +695,9 @@ def trains_on(unlike):
             for one in more.values():
                 one.step() if hasattr(one, "step") else None
         ends.append(step.completed)
-    said = [one for one in SAID if "cannot be copied" in one]
-    given = [one for one in SAID if "cannot be given" in one]
-    return {"completed": ends, "said": said, "given": given, "undo": SESSION.engine.undone()}
+    logged = [one for one in LOGGED if "cannot be copied" in one]
+    given = [one for one in LOGGED if "cannot be given" in one]
+    return {"completed": ends, "logged": logged, "given": given, "undo": SESSION.engine.undone()}
 
 
 def no_undo():
@@ -708,8 +709,8 @@ def no_undo():
 
 
 def by_hand():
-    """Averages gradients itself, of a criterion as well that it does not name; changes its batches, thaws a layer, and
-    tells a sampler that is deep inside of its loader of its epochs."""
+    """Averages gradients itself, also those of a criterion that it does not name; changes its batches, thaws a layer,
+    and sets the epoch of a sampler that is deep inside of its loader."""
     taskd, rank, size = programs.begin()
     torch.manual_seed(7)
     model, criterion = torch.nn.Sequential(torch.nn.Linear(32, 16), torch.nn.Linear(16, 16)), torch.nn.Linear(16, 1)
@@ -781,7 +782,7 @@ SCENARIOS = {
     "batches_that_are_not_there_any_more": batches_that_are_not_there_any_more,
     "batches_as_they_are": batches_as_they_are,
     "warm_batches": warm_batches,
-    "newcomers": newcomers,
+    "replacements": replacements,
     "checksums_differ": checksums_differ,
     "undone": undone,
     "epochs": epochs,
@@ -796,7 +797,7 @@ def main():
     global SESSION
     name, path = sys.argv[1:]
     if name != "killed":
-        SESSION, _link.say = hooked(), SAID.append
+        SESSION, _link.say = hooked(), LOGGED.append
     value = SCENARIOS[name]()
     with open(path, "w") as file:
         json.dump(value, file)

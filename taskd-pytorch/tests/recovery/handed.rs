@@ -1,6 +1,7 @@
-//! What a rank is handed: batches of a step that is done again, and the state and the place in the data of another rank.
+//! What a rank is handed: batches of a step that is done again, and the state and the place in the data of another
+//! rank.
 //!
-//! Each but one is one process, and what is around a piece is a double that says so (`handed.py`).
+//! Each but one is one process, and what is around a piece is a double (`handed.py`).
 
 use serde_json::{Value, json};
 
@@ -36,7 +37,7 @@ fn batches_changed_by_the_program_are_restored_for_a_repeat() {
 fn step_with_unrestorable_batches_is_refused() {
     let test = "step_with_unrestorable_batches_is_refused";
     let Some(found) = found(test, "batches_that_are_not_there_any_more") else { return };
-    let lock = "nobody can tell whether the program changes its batches, which cannot be pickled, so no step is done again: TypeError: \
+    let lock = "it cannot be determined whether the program changes its batches, which cannot be pickled, so no step is done again: TypeError: \
                 cannot pickle '_thread.lock' object";
     let large =
         "a batch has more than 16 MiB beside its tensors, which is not copied, so its step cannot be done again";
@@ -47,7 +48,7 @@ fn step_with_unrestorable_batches_is_refused() {
         "a lock": lock,
         "a large array": large,
         "early": [],
-        "said": [lock, large],
+        "logged": [lock, large],
     });
     assert_eq!(found, expected);
 }
@@ -63,16 +64,18 @@ fn unchanged_batches_are_returned_without_a_copy() {
 }
 
 #[test]
-fn newcomer_gets_original_batches_after_a_warm_up_changed_them() {
-    let test = "newcomer_gets_original_batches_after_a_warm_up_changed_them";
+fn replacement_gets_original_batches_after_a_warm_up_changed_them() {
+    let test = "replacement_gets_original_batches_after_a_warm_up_changed_them";
     let Some(found) = found(test, "warm_batches") else { return };
     let batches = |count: usize| (0..count).map(|at| vec![at as f64; 2]).collect::<Vec<_>>();
     assert_eq!(found, json!({"warm": batches(2), "then": batches(4)}));
 }
 
 #[test]
-fn newcomer_gets_all_parameters_and_state_of_its_optimizer() {
-    let Some(found) = found("newcomer_gets_all_parameters_and_state_of_its_optimizer", "newcomers") else { return };
+fn replacement_gets_all_parameters_and_state_of_its_optimizer() {
+    let Some(found) = found("replacement_gets_all_parameters_and_state_of_its_optimizer", "replacements") else {
+        return;
+    };
     let (whole, refused) =
         (json!({"copied": true, "checksums": true, "later": true}), json!({"refused": ADDED, "untouched": true}));
     let expected = json!({
@@ -108,8 +111,8 @@ fn an_optimizers_state_that_is_no_parameters_is_undone_with_the_rest() {
 }
 
 #[test]
-fn a_newcomer_has_the_epoch_of_a_sampler_that_is_deep_inside_of_a_loader() {
-    let test = "a_newcomer_has_the_epoch_of_a_sampler_that_is_deep_inside_of_a_loader";
+fn replacement_has_the_epoch_of_a_sampler_deep_inside_of_a_loader() {
+    let test = "replacement_has_the_epoch_of_a_sampler_deep_inside_of_a_loader";
     let Some(found) = found(test, "epochs") else { return };
     let kinds = found.as_object().unwrap();
     let is_so = |one: &Value| *one == json!({"same": true, "whole epochs": true, "orders": 3});
@@ -136,11 +139,11 @@ fn a_program_whose_state_cannot_be_pickled_trains_on_without_an_undo() {
     ] {
         let given = &found[name]["given"];
         let begins = format!("{of} cannot be given to a rank that takes the place of a lost one (");
-        let is_said = |one: &str| one.starts_with(&begins) && one.contains(what) && one.ends_with(lost);
-        assert!(given.as_array().unwrap().len() == 1 && is_said(given[0].as_str().unwrap()), "{name}: {given:#}");
-        let (of, said) = (&found[name], found[name]["said"].as_array().unwrap());
-        let is_said = |one: &str| one.starts_with("this rank's state cannot be copied (") && one.ends_with(so);
-        assert!(said.len() == 1 && is_said(said[0].as_str().unwrap()), "{name}: {of:#}");
+        let is_line = |one: &str| one.starts_with(&begins) && one.contains(what) && one.ends_with(lost);
+        assert!(given.as_array().unwrap().len() == 1 && is_line(given[0].as_str().unwrap()), "{name}: {given:#}");
+        let (of, logged) = (&found[name], found[name]["logged"].as_array().unwrap());
+        let is_line = |one: &str| one.starts_with("this rank's state cannot be copied (") && one.ends_with(so);
+        assert!(logged.len() == 1 && is_line(logged[0].as_str().unwrap()), "{name}: {of:#}");
         assert_eq!((&of["completed"], &of["undo"]), (&json!([true, true, true]), &json!(false)), "{name}");
     }
 }

@@ -26,8 +26,8 @@ class OnTwoHosts(StandIn):
 
 
 def lose_host(world, dice, and_one_more=False):
-    """All ranks of a host are killed and come on the other one; where nobody would live one rank moves. With them the
-    next rank on the other host may be lost, which comes back there: it is the first to have had what only they had."""
+    """All ranks of a host are killed and come on the other one; if no rank would live, one rank moves. The next rank on
+    the other host may be lost with them, and comes back there: it held a copy of what only they had."""
     host = dice.choice(world.host_of)
     lost = [rank for rank in range(world.size) if world.host_of[rank] == host]
     if len(lost) == world.size:

@@ -34,7 +34,7 @@ class Generating(DataLoader):
 
 
 class Wrapper:
-    """No DataLoader, and goes through one. It counts its epochs itself, and tells the sampler."""
+    """No DataLoader, and goes through one. It counts its epochs itself, and sets that of the sampler."""
 
     def __init__(self, loader):
         self.loader, self.rounds = loader, 0
@@ -62,7 +62,7 @@ class PartOf(BatchSampler):
 
 
 class Adapter:
-    """Stands around a DataLoader as accelerate's loaders do: it says that it is one, takes rank 0's random numbers when
+    """Stands around a DataLoader as accelerate's loaders do: it claims to be one, takes rank 0's random numbers when
     an epoch begins, is one batch ahead of what it hands out, so that it knows the last one, and counts its epochs."""
 
     def __init__(self, loader, generator):

@@ -56,7 +56,7 @@ class World:
         from taskd.torch import abort_points, registry
 
         page = types.SimpleNamespace(
-            is_said=True, says=lambda *_: None, stands_in_loop=lambda *_: None, enters=lambda *_: None
+            is_reported=True, report=lambda *_: None, stands_in_loop=lambda *_: None, enters=lambda *_: None
         )
         self.session = _session.current = _session.Session("pytorch", page)
         self.session.link, self.session.mode, self.session.generation = Link(), "train", 1
@@ -148,20 +148,20 @@ def run(program, fails):
         if world.session.loop is not None:
             world.session.loop.leave()
     engine = world.engine
-    told = {"carries": bool(engine.told_sharded), "cannot": engine.cannot}
-    return found, {"refused": refused, "failed": world.failed, **told}
+    limits = {"carries": bool(engine.reported_sharded), "cannot": engine.cannot}
+    return found, {"refused": refused, "failed": world.failed, **limits}
 
 
 def compared(program, fails=((3, 1),)):
-    """Of a run with failures: whether all bits are the undisturbed run's, and what was said."""
-    expected, said = once(program, ())
+    """Returns, of a run with failures, whether all bits are the undisturbed run's, and what was reported."""
+    expected, reported = once(program, ())
     found, seen = once(program, fails)
     wrong = sorted(name for name in expected if found is not None and found[name] != expected[name])
     return dict(
         seen,
         equal=found is not None and not wrong,
         wrong=wrong[:8],
-        before={name: said[name] for name in ("carries", "cannot")},
+        before={name: reported[name] for name in ("carries", "cannot")},
     )
 
 
@@ -419,18 +419,18 @@ def alone():
     found = {}
     for program in (over_two_steps, with_penalty):
         world.begin(())
-        engine, said = world.engine, []
+        engine, answers = world.engine, []
 
         def ask(step):
             try:
-                said.append(engine.put_back(world.session.loop.snapshot.taken, True) if step == 3 else None)
+                answers.append(engine.put_back(world.session.loop.snapshot.taken, True) if step == 3 else None)
             except Exception as error:
-                said.append(str(error))
+                answers.append(str(error))
 
         world.fails, fails = ask, world.fails
         program()
         world.fails = fails
-        found[program.__name__] = said[3]
+        found[program.__name__] = answers[3]
     return found
 
 
@@ -629,7 +629,7 @@ def late():
                 model(torch.randn(4, 3)).square().mean().backward()
                 optimizer.step()
                 change() if where == "behind" else None
-        found[where] = sorted(world.engine.late.told)
+        found[where] = sorted(world.engine.late.reported)
     return found
 
 
@@ -723,7 +723,7 @@ def torn(of):
 
 
 def with_ranks():
-    """A rank is killed at any moment, or at the end of its step, or nobody dies."""
+    """A rank is killed at any moment, or at the end of its step, or no rank dies."""
     import scenarios as of
 
     found = {

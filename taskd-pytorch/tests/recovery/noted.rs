@@ -1,5 +1,5 @@
-//! What is noted when a step begins and put back when it is given up. The programs are those of `noted.py`, each in one process, with
-//! stand-ins for the link and for collectives that have lost their peer.
+//! What is noted when a step begins and put back when it is given up. The programs are those of `noted.py`, each in one
+//! process, with stand-ins for the link and for collectives that have lost their peer.
 
 use serde_json::{Value, json};
 
@@ -113,7 +113,7 @@ fn buffers_changed_in_place_after_the_last_pass_are_detected() {
     assert_eq!(
         found,
         json!({"behind": behind, "forward": ["model/large"]}),
-        "when a large one changes nobody can tell"
+        "a change of a large one cannot be detected"
     );
 }
 

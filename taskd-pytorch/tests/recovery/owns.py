@@ -61,7 +61,7 @@ class Calls(torch.nn.Module):
 
 
 class Accelerator:
-    """Stands for accelerate's: it has a counter of its own that nobody registers, by which a step's loss goes."""
+    """Stands for accelerate's: it has a counter of its own that no program registers, by which a step's loss goes."""
 
     is_a_stand_in = True
 
@@ -87,7 +87,7 @@ def accelerator():
 
 
 def keeping():
-    """State of the program's own, a module with extra state, and a gradient scaler that nobody names. With LOGGED ranks
+    """State of the program's own, a module with extra state, and an unnamed gradient scaler. With LOGGED ranks
     meet once more between gradients and the optimizer's step."""
     taskd, rank, size = begin()
     torch.manual_seed(7)
@@ -114,8 +114,8 @@ def keeping():
 
 
 class Large(Own):
-    """More of it than is copied at every step. With GIVES=copies nobody can tell whether a step has changed it, else
-    the tensors themselves are given."""
+    """More of it than is copied at every step. With GIVES=copies a change by a step cannot be detected; otherwise the
+    tensors themselves are given."""
 
     def __init__(self):
         Own.__init__(self, size=5 << 20)
@@ -162,8 +162,8 @@ class Container:
 
 
 def late():
-    """Something is used from step 6 on: a scheduler that another one goes through, or that nobody names, an optimizer,
-    a scaler. HOW says what, and of made_late it is only made then."""
+    """Something is used from step 6 on: a scheduler that another one goes through, or an unnamed one, an
+    optimizer, a scaler. HOW names it; with made_late it is only made then."""
     taskd, rank, size = begin()
     how = os.environ["HOW"]
     torch.manual_seed(7)
@@ -353,8 +353,9 @@ def shuffled():
 
 
 def over_an_epochs_end():
-    """Who saves in the middle of a step that goes over an epoch's end tells where that began; what comes there, and
-    what another who goes on there gets. With random numbers of the loader's own, and with the program's."""
+    """A program that saves in the middle of a step across an epoch's end saves where that step began. Returns the
+    batches there, and those of another program that continues there; with random numbers of the loader's own, and with
+    the program's."""
     from taskd import _batches
     from taskd.torch.data import loader as _loader
 

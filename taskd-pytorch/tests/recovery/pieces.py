@@ -58,10 +58,10 @@ class DoubleOfWork:
 class DoubleOfGroup:
     """A group that cannot be left: what would be, raises."""
 
-    def __init__(self, told):
-        session = types.SimpleNamespace(failed=lambda *what: told.append(what))
+    def __init__(self, reported):
+        session = types.SimpleNamespace(failed=lambda *what: reported.append(what))
         self.engine = types.SimpleNamespace(loop=types.SimpleNamespace(tainted=False), session=session)
-        self.spec = types.SimpleNamespace(told_as="default")
+        self.spec = types.SimpleNamespace(display_name="default")
 
     def is_lost(self):
         return False
@@ -71,17 +71,17 @@ class DoubleOfGroup:
 
 
 def completer_goes_on():
-    """What fails where an operation's failure is told: the program is not left waiting, for that operation or a later
+    """The report of an operation's failure fails: the program is not left waiting, for that operation or a later
     one."""
-    said, told = [], []
-    _link.say = said.append
-    completer, group = completion.Completer(), DoubleOfGroup(told)
+    logged, reported = [], []
+    _link.say = logged.append
+    completer, group = completion.Completer(), DoubleOfGroup(reported)
     failed = completer.future(group, "allreduce", DoubleOfWork(RuntimeError("gone")), ([],), in_backward=True)
     found = {"failed completes": until(failed.done, 2)}
     later = completer.future(DoubleOfGroup([]), "allreduce", DoubleOfWork(), ([],))
     found["a later one completes"] = until(later.done, 2)
     found["tainted"] = group.engine.loop.tainted
-    return {**found, "told": told, "said": said}
+    return {**found, "reported": reported, "logged": logged}
 
 
 class HeldWork(DoubleOfWork):
@@ -154,12 +154,12 @@ def kinds_of_steps():
     later, other = step_signature.StepSignatures(), DoubleOfModel()
     later.calls_for("gather", "0,1", 3)  # as it warms up
     later.take(kinds.seen)
-    found["a newcomer's first"] = later.is_new(50)
+    found["a replacement's first"] = later.is_new(50)
     for number, (calls, reduces) in enumerate(((3, True), (5, True)), 51):
         for _ in range(calls):
             later.calls_for("allreduce", "0,1", 100)
         later.passes_through(other, reduces)
-        found["a newcomer's with %d calls" % calls] = later.is_new(number)
+        found["a replacement's with %d calls" % calls] = later.is_new(number)
     later.is_not_known()
     for _ in range(5):
         later.calls_for("allreduce", "0,1", 100)
@@ -268,7 +268,7 @@ def ends_with_a_bucket_under_way():
     found = {}
     for how in ("exit", "raise"):
         one = subprocess.run([sys.executable, "-c", EXITS, how], capture_output=True, text=True, timeout=60)
-        found[how] = {"code": one.returncode, "said": one.stderr}
+        found[how] = {"code": one.returncode, "stderr": one.stderr}
     return found
 
 
@@ -318,7 +318,7 @@ class DoubleOfClient:
 
 
 class Made:
-    """A group, whose destructor tells on which thread it runs."""
+    """A group, whose destructor records the thread on which it runs."""
 
     def __init__(self, ended):
         self.ended = ended
@@ -335,7 +335,7 @@ def doubles_of_groups(met, plans=1):
         store=None, client=None, meet=lambda store, order: met.append(order), signed=lambda store, part: store
     )
     groups = rebuild.Groups(engine)
-    spec = types.SimpleNamespace(told_as="default")
+    spec = types.SimpleNamespace(display_name="default")
     groups.fronts = lambda: [types.SimpleNamespace(_inner=types.SimpleNamespace(spec=spec)) for _ in range(plans)]
     groups.next_spec = lambda spec, order: spec
     return groups
@@ -399,7 +399,7 @@ def joins_that_come_to_nothing():
 
 
 def store_answers_late():
-    """A server whose answer comes when nobody waits for it any more: it is not taken for the next one's."""
+    """A server whose answer comes when no caller waits for it any more: it is not taken for the next answer."""
     listener = socket.create_server(("127.0.0.1", 0))
     asked = threading.Event()
 
@@ -461,7 +461,7 @@ def locks_of_the_programs_own():
 
 
 def future_of_a_work():
-    """Whoever looks again and again at one that is under way has one future followed."""
+    """A caller that looks repeatedly at an operation that is under way has one future followed."""
     followed = []
 
     def future(*what):
@@ -492,7 +492,7 @@ def threads_behind_a_with():
     engine, done, found = engine_behind_a_with(), [], {}
     real = types.SimpleNamespace(allreduce=lambda tensors: done.append(_thread.get_ident()) or DoubleOfWork())
     group = abortable.AbortableGroup(
-        engine, real, None, [], types.SimpleNamespace(told_as="default", members_told="0,1")
+        engine, real, None, [], types.SimpleNamespace(display_name="default", display_members="0,1")
     )
 
     def calls(name):
@@ -536,8 +536,8 @@ class Rounds(torch.utils.data.DataLoader):
 
 
 def loaders_of_loops_that_are_over():
-    """Whether they are gone, workers included; what is kept of other loaders' messages; and how one that the next loop
-    goes on with is said to have changed since it was seen first."""
+    """Whether they are gone, workers included; what is kept of other loaders' messages; and how a loader that the next
+    loop continues with is reported to have changed since it was first used."""
     from taskd import _batches
     from taskd.torch.data import loader as _loader, workers as _workers
 
@@ -596,10 +596,10 @@ def looked_through_once():
     other = Unhashable(model.parameters(), lr=0.1)
     always += [abort_points.find(loop, "optimizer", other) for _ in range(5)]
     late = Counts(2, 2, device="meta")
-    told = [abort_points.find(loop, "model", late)]
+    found_late = [abort_points.find(loop, "model", late)]
     late.to_empty(device="cpu")
-    told.append(abort_points.find(loop, "model", late))
-    return {"always": all(always), "asked": asked, "late": told, "found": len(found)}
+    found_late.append(abort_points.find(loop, "model", late))
+    return {"always": all(always), "asked": asked, "late": found_late, "found": len(found)}
 
 
 def tensors():

@@ -1,6 +1,6 @@
 //! Pieces of recovery inside of torch processes, each alone, where something does not go as it usually does.
 //!
-//! What is around a piece is a double that says so (`pieces.py`).
+//! What is around a piece is a double (`pieces.py`).
 
 use serde_json::{Value, json};
 
@@ -17,9 +17,12 @@ fn failure_that_cannot_be_reported_leaves_no_operation_waiting() {
     for what in ["failed completes", "a later one completes", "tainted"] {
         assert_eq!(found[what], true, "{what}: {found:#}");
     }
-    assert_eq!(found["told"], json!([["collective", "allreduce", "default", true, "[Errno 24] Too many open files"]]));
-    let said = "what became of allreduce is not known: OSError: [Errno 24] Too many open files";
-    assert_eq!(found["said"], json!([said]));
+    assert_eq!(
+        found["reported"],
+        json!([["collective", "allreduce", "default", true, "[Errno 24] Too many open files"]])
+    );
+    let message = "the outcome of allreduce is not known: OSError: [Errno 24] Too many open files";
+    assert_eq!(found["logged"], json!([message]));
 }
 
 #[test]
@@ -40,7 +43,7 @@ fn a_step_unlike_all_before_it_is_of_a_new_kind() {
         "without a reduction",
         "none",
         "one that was given up, and does nothing",
-        "a newcomer's with 5 calls",
+        "a replacement's with 5 calls",
         "what was not reported"
     ]);
     assert_eq!(found, json!({"new": new, "known": 129, "one more": false}));
@@ -57,10 +60,10 @@ fn communication_hooks_that_may_hold_state_are_detected() {
 fn process_that_ends_during_an_operation_has_its_own_exit_code() {
     let test = "process_that_ends_during_an_operation_has_its_own_exit_code";
     let Some(found) = found(test, "ends_with_a_bucket_under_way") else { return };
-    assert_eq!(found["exit"], json!({"code": 7, "said": ""}), "{found:#}");
+    assert_eq!(found["exit"], json!({"code": 7, "stderr": ""}), "{found:#}");
     assert_eq!(found["raise"]["code"], 1, "{found:#}");
-    let said = found["raise"]["said"].as_str().unwrap();
-    assert!(said.ends_with("ValueError: in a gradient hook\n"), "{said}");
+    let stderr = found["raise"]["stderr"].as_str().unwrap();
+    assert!(stderr.ends_with("ValueError: in a gradient hook\n"), "{stderr}");
 }
 
 #[test]
@@ -131,7 +134,7 @@ fn finished_loop_releases_its_loader_and_workers() {
     let test = "finished_loop_releases_its_loader_and_workers";
     let Some(found) = found(test, "loaders_of_loops_that_are_over") else { return };
     let opening = json!([{"0": {"rounds": 2}}, {"0": {"rounds": 5}}]);
-    assert_eq!(found["opening"], opening, "as a newcomer has it to be set: {found:#}");
+    assert_eq!(found["opening"], opening, "as a replacement has it to be set: {found:#}");
     assert_eq!((&found["kept"], &found["gone"], &found["left"]), (&Value::Null, &json!(true), &json!([0, 0])));
 }
 

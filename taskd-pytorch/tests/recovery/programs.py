@@ -86,7 +86,7 @@ class Cut:
             for fd in os.listdir("/proc/self/fd"):
                 try:
                     if not stat.S_ISSOCK(os.fstat(int(fd)).st_mode):
-                        continue  # nobody would close its copy
+                        continue  # no process would close its copy
                     one = socket.socket(fileno=os.dup(int(fd)))
                 except OSError:
                     continue
@@ -245,7 +245,7 @@ def ddp():
 
 
 def left():
-    """A loop that the program leaves in step 5, in the way that HOW says."""
+    """A loop that the program leaves in step 5, in the way that HOW names."""
     taskd, rank, size = begin()
     model = DistributedDataParallel(net(16))
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
@@ -436,10 +436,10 @@ def plain():
             loss.backward()
             die(-1 if step.warming else step.number)
             try:
-                told = [step.number if rank == 0 else None]
-                dist.broadcast_object_list(told, src=0)
-                everybodys = [None] * size
-                dist.all_gather_object(everybodys, rank)
+                sent = [step.number if rank == 0 else None]
+                dist.broadcast_object_list(sent, src=0)
+                gathered = [None] * size
+                dist.all_gather_object(gathered, rank)
                 flat = torch.cat([one.grad.view(-1) for one in model.parameters()])
                 dist.all_reduce(flat, group=halves[rank // 2])
                 work = dist.all_reduce(flat, async_op=True)
@@ -447,8 +447,8 @@ def plain():
             except BaseException as error:
                 raised.append(type(error).__name__)
                 raise
-            if not step.warming and (told != [step.number] or everybodys != list(range(size))):
-                raise AssertionError("step %d: told %s, gathered %s" % (step.number, told, everybodys))
+            if not step.warming and (sent != [step.number] or gathered != list(range(size))):
+                raise AssertionError("step %d: sent %s, gathered %s" % (step.number, sent, gathered))
             for one, grad in zip(model.parameters(), flat.split([one.numel() for one in model.parameters()])):
                 one.grad.copy_(grad.view_as(one) / size)
             optimizer.step()
@@ -604,8 +604,8 @@ def scaled():
 
 
 def other_backend():
-    """A second group over torch's backend for tests, which talks to nobody: a stand-in for one that cannot be left, as
-    NCCL's."""
+    """A second group over torch's backend for tests, which communicates with no rank: a stand-in for one that cannot be
+    left, as NCCL's."""
     import torch.testing._internal.distributed.fake_pg  # noqa: F401  (registers it)
 
     taskd, rank, size = begin()

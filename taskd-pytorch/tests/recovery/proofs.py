@@ -9,7 +9,7 @@ from programs import begin, noise, steps
 from stand_in import StandIn
 from torch.nn.parallel import DistributedDataParallel
 
-STEPS = 14  # the last checksum is of step 8: what a process says as it ends may be lost
+STEPS = 14  # the last checksum is of step 8: what a process reports as it ends may be lost
 
 
 def replicas():
@@ -30,7 +30,7 @@ def replicas():
 
 
 def by_hand():
-    """Replicas of which no group of the framework says so: gradients are averaged by hand."""
+    """Replicas that no group of the framework shows as such: gradients are averaged by hand."""
     taskd, rank, size = begin()
     torch.manual_seed(7)
     model = torch.nn.Linear(32, 16)

@@ -67,7 +67,7 @@ class Process:
         os.close(ready_write)
 
     def step(self):
-        """Completed steps, as the page says."""
+        """Completed steps, from the page."""
         return int.from_bytes(self.page[AT_STEP : AT_STEP + 8], sys.byteorder)
 
     def ended(self):

@@ -14,7 +14,7 @@ import threading
 import time
 import types
 
-import beforehand
+import early_replay
 import dumps
 import fsdp
 import halves
@@ -57,7 +57,7 @@ def kill_unparked(world, dice):
 
 
 def stop(world, dice):
-    """A rank that stands still: nobody is told, its connections stay."""
+    """A rank that stands still: its peers get no signal, its connections stay."""
     victim = dice.randrange(world.size)
     world.park(victim)
     moment(world, dice)
@@ -107,7 +107,7 @@ def kill_in_turn(world, dice, first, second):
 
 
 def retry(world, dice):
-    """Nobody is gone: the supervisor has all of them begin the step anew."""
+    """No rank is lost: the supervisor has all ranks begin the step again."""
     moment(world, dice)
     return world.recover()
 
@@ -210,7 +210,7 @@ def died_at(program, victim, step, cut=None, when="DIE", **environment):
     reference = undisturbed(program, step + 20, **environment)
     befalls = {when: "%d:%d" % (victim, step), "INJECT": cut}
     with StandIn(4, program, STEPS=str(step + 20), **environment, **befalls) as world:
-        del world.environment[when]  # who comes in its place lives
+        del world.environment[when]  # its replacement lives
         phases = []
         if cut:
             world.until_failed()
@@ -301,7 +301,7 @@ def early(program, worlds, first=0, is_named=True, befalls=("retry", "kill", "ki
 
 
 def other_buckets():
-    """A newcomer's gradients come in another order than those of the others, in buckets of the same sizes."""
+    """A replacement's gradients come in another order than those of the others, in buckets of the same sizes."""
     with StandIn(4, programs.branches, STEPS="1000") as world:
         world.until_step(5)
         world.environment["REVERSED"] = "1"
@@ -310,8 +310,8 @@ def other_buckets():
 
 
 def completes_as_it_is_looked_at():
-    """An operation that completes when a slice of its wait is over and somebody looks whether it has. A stand-in for
-    torch's work."""
+    """An operation that completes when a slice of its wait is over and its state is read. A stand-in for torch's
+    work."""
     from taskd.torch.process_group import abortable
 
     class Slow:
@@ -332,7 +332,7 @@ def completes_as_it_is_looked_at():
     )
     kind = types.SimpleNamespace(WAITS_IN_SLICES=True)
     group = types.SimpleNamespace(
-        engine=engine, kind=kind, is_lost=lambda: False, fail=lambda *told: failed.append(told)
+        engine=engine, kind=kind, is_lost=lambda: False, fail=lambda *what: failed.append(what)
     )
     try:
         waited = abortable.Work(group, "allreduce", Slow(), None, ([],)).wait()
@@ -349,14 +349,14 @@ def no_state():
     state, real, sys.stderr = _state.State(), sys.stderr, io.StringIO()
     try:
         state.register({"losses": [], "tensor": torch.zeros(1)})
-        return {"said": sys.stderr.getvalue(), "known": list(state.named)}
+        return {"logged": sys.stderr.getvalue(), "known": list(state.named)}
     finally:
         sys.stderr = real
 
 
-def whose_signal():
-    """Who has SIGTERM: a program with a handler of its own, or without the callback, keeps it; forked helpers and a
-    process that has left its loop end by it as ever."""
+def owner_of_the_signal():
+    """The owner of SIGTERM: a program with a handler of its own, or without the callback, keeps it. Forked helpers and
+    a process that has left its loop end by it as ever."""
     import queue
 
     from taskd import _shutdown
@@ -397,17 +397,17 @@ def whose_signal():
 
 
 def state_too_large_to_undo():
-    """A state that is not copied ahead of its optimizer's steps, which is said once."""
+    """A state that is not copied before its optimizer's steps, which is logged once."""
     import torch
     from taskd import _link
     from taskd.torch import undo as _undo
 
-    said, _link.say, _undo.BYTES_MAX = [], lambda text: said.append(text), 8 << 20
+    logged, _link.say, _undo.BYTES_MAX = [], lambda text: logged.append(text), 8 << 20
     state = types.SimpleNamespace(leaves=lambda: {"weight": torch.empty(9 << 18)}, rest=lambda: None)
     undo = _undo.Undo(state)
     for _ in range(3):
         undo.keep()
-    return {"said": said, "undo": undo.kept}
+    return {"logged": logged, "undo": undo.kept}
 
 
 def refused_by(program, **environment):
@@ -440,20 +440,20 @@ def refused_once(program, **environment):
 
 
 def other_backend():
-    """A group that cannot be given up: survivors say so at once, and a newcomer, which has such a group as well, comes
-    as far as its loop."""
+    """A group that cannot be aborted: survivors report it at once, and a replacement, which has such a group as well,
+    comes as far as its loop."""
     with StandIn(4, programs.other_backend, STEPS="1000") as world:
         world.until_step(5)
         world.park(2)
         began = time.monotonic()
         found = recovered_or_refused(world, None)
-        return dict(found, seconds=time.monotonic() - began, newcomer=world.parked[2].at)
+        return dict(found, seconds=time.monotonic() - began, replacement=world.parked[2].at)
 
 
 def limits():
-    """What ranks have said by their third step of what they cannot take part in: nothing has failed, and nobody has
-    asked."""
-    said = {}
+    """Returns what ranks have reported until their third step of what they cannot take part in: without a failure, and
+    without a request."""
+    reported = {}
     for name, program, environment in (
         ("fsdp", fsdp.one, {}),
         ("found", fsdp.two, {"UNNAMED": "1"}),
@@ -463,8 +463,8 @@ def limits():
     ):
         with StandIn(2, program, STEPS="1000", **environment) as world:
             world.until_step(3)
-            said[name] = [[peer.limits["unsupported_reason"], peer.limits["sharded"]] for peer in world.world]
-    return said
+            reported[name] = [[peer.limits["unsupported_reason"], peer.limits["sharded"]] for peer in world.world]
+    return reported
 
 
 def second_step():
@@ -477,7 +477,7 @@ def second_step():
 
 
 def other_loop():
-    """A newcomer comes to the first loop of its program, and the others are in the second one."""
+    """A replacement comes to the first loop of its program, and the others are in the second one."""
     with StandIn(4, programs.two_loops, STEPS="1000") as world:
         world.until_step(10)
         world.world[1].process.kill()
@@ -485,8 +485,8 @@ def other_loop():
 
 
 def other_state():
-    """Newcomers have state of another shape, or more or less of it, than the others have. None is let in, nobody's
-    state is touched, and the next one, which has the same as they, takes its place."""
+    """Replacements have state of another shape, or more or less of it, than the other ranks. None joins, no rank's
+    state is changed, and the next replacement, which has the same state as they, takes the place."""
     reference, refused = undisturbed(programs.beside, 60), []
     with StandIn(4, programs.beside, STEPS="60") as world:
         world.until_step(5)
@@ -502,7 +502,7 @@ def other_state():
 
 
 class OfThree(StandIn):
-    """Who copies is given parts of the state by three peers."""
+    """A rank that copies gets parts of the state from three peers."""
 
     givers = 3
 
@@ -532,7 +532,7 @@ def given(found):
 
 
 def of_three_unlike():
-    """One of the three has other state than the others: nobody is given anything, until only one gives."""
+    """One of the three has other state than the others: nothing is copied until only one gives."""
     with OneIsOdd(4, programs.beside, STEPS="60") as world:
         reference = world.finish()
     with OneIsOdd(4, programs.beside, STEPS="60") as world:
@@ -540,12 +540,12 @@ def of_three_unlike():
         world.world[1].process.kill()
         refused = recovered_or_refused(world, 1).get("refused")
         world.givers = 1
-        phases = [world.recover()]  # the same newcomer
+        phases = [world.recover()]  # the same replacement
         return dict(verdict(reference, world.finish(), phases, world), refused=refused)
 
 
-def told_to_exit():
-    """All write an emergency checkpoint and are told to end: a framework is told of both."""
+def ordered_to_exit():
+    """All write an emergency checkpoint and are ordered to end: the framework is notified of both."""
     with StandIn(4, worlds.sharing, STEPS="1000") as world:
         world.until_step(10)
         step, where = dumps.dump(world, dumps.give_up_at_one_step(world))
@@ -576,7 +576,7 @@ def early_in_all_programs():
     yield from early(programs.accumulated, worlds)
     yield from early(programs.unguarded, worlds, is_named=False)
     yield from early(programs.two_loops, worlds, first=6, befalls=["retry"])
-    for settings in SETTINGS[1:]:  # the second step of a static graph is none that newcomers can come into
+    for settings in SETTINGS[1:]:  # the second step of a static graph is none that replacements can enter
         befalls = ["retry"] if "static_graph" in settings else ["retry", "kill"]
         yield from early(programs.ddp, worlds, befalls=befalls, SETTINGS=json.dumps(settings))
 
@@ -678,7 +678,7 @@ def supervisor_gone():
             peer.socket.close()
             peer.socket = None
         before = world.world[0].process.step()
-        while world.world[0].process.step() < before + 20:  # nobody serves the link
+        while world.world[0].process.step() < before + 20:  # no thread serves the link
             time.sleep(0.001)
         world.pump(lambda: all(peer.hellos > one for peer, one in zip(world.world, hellos)), "hello again")
         phases = [retry(world, random.Random(SEED))]
@@ -686,7 +686,7 @@ def supervisor_gone():
 
 
 def lost_shard():
-    """What has no copy cannot be taken from a peer, and that is said."""
+    """What has no copy cannot be taken from a peer, and that is reported."""
     with StandIn(4, programs.zero, STEPS="60") as world:
         world.park(2)
         world.until_step(10)
@@ -694,8 +694,8 @@ def lost_shard():
         try:
             world.recover([2])
         except Exception as error:
-            return {"said": str(error)}
-    return {"said": None}
+            return {"error": str(error)}
+    return {"error": None}
 
 
 def cost():
@@ -733,11 +733,11 @@ def store():
             "ours sees": list(ours.get("d")),
             "added": [ours.add("n", 5), theirs.add("n", -7), under.add("n", 1)],
             "several": [one.decode() for one in ours.multi_get(["a/b/c", "n"])],
-            "checked": [ours.check(["d", "n"]), ours.check(["d", "nobody's"])],
+            "checked": [ours.check(["d", "n"]), ours.check(["d", "missing"])],
             "deleted": [ours.delete_key("d"), ours.delete_key("d")],
         }
         try:
-            ours.wait(["nobody's"], timedelta(milliseconds=100))
+            ours.wait(["missing"], timedelta(milliseconds=100))
         except RuntimeError as error:
             found["waited"] = str(error)
         found["after"] = ours.get("n").decode()
@@ -750,7 +750,7 @@ def store():
         try:
             store_client.Client("127.0.0.1", 1, 0.05)
         except RuntimeError as error:
-            found["nobody"] = str(error)
+            found["unreachable"] = str(error)
         return found
     finally:
         os.kill(pid, signal.SIGKILL)
@@ -831,23 +831,23 @@ def found_late():
 
 
 def carries():
-    """What ranks say of programs whose steps leave gradients to the next one, and of those that do not."""
-    said = {}
+    """What ranks report of programs whose steps leave gradients to the next one, and of those that do not."""
+    reported = {}
     for how in ("yes", "others", "first", "model", "zeros", "none"):
         with StandIn(2, owns.carrying, STEPS="1000", CARRIES=how) as world:
             world.until_step(8)
-            said[how] = [peer.limits["sharded"] for peer in world.world]
-    return said
+            reported[how] = [peer.limits["sharded"] for peer in world.world]
+    return reported
 
 
 def made_late():
-    """A scheduler that is made in the loop: what ranks say of that before anything has failed, and what becomes of a
-    newcomer."""
+    """A scheduler that is made in the loop: what ranks report of it before anything has failed, and what becomes of
+    a replacement."""
     with StandIn(2, owns.late, STEPS="1000", HOW="made_late") as world:
         world.until_step(12)
-        said = [peer.limits["sharded"] for peer in world.world]
+        reported = [peer.limits["sharded"] for peer in world.world]
         world.world[1].process.kill()
-        return dict(recovered_or_refused(world, 1), said=said)
+        return dict(recovered_or_refused(world, 1), reported=reported)
 
 
 def changes_late():
@@ -860,7 +860,8 @@ def changes_late():
 
 
 def own_that_is_lost():
-    """What is each rank's own and changes late, and random numbers that an optimizer takes: a newcomer is refused."""
+    """State of each rank's own that changes late, and random numbers that an optimizer takes: a replacement is
+    refused."""
     found = {}
     for how in ("own", "noisy"):
         with StandIn(4, owns.changes_late, STEPS="1000", HOW=how, DIE="2:12") as world:
@@ -907,7 +908,7 @@ SCENARIOS = {
     "torchs_own": lambda: torchs_own.outcomes(OfTorch, Failed, few=not SOAK),
     "ways": ways,
     "ways_inductor": lambda: ways("inside,whole_step", COMPILER="inductor"),
-    "told_of_traces": traced.told_of_traces,
+    "traces_seen": traced.traces_seen,
     "compiled_steps": lambda: together(compiled_steps()),
     "cost": cost,
     "copied": copied,
@@ -947,9 +948,9 @@ SCENARIOS = {
     "other_state": other_state,
     "of_three": of_three,
     "of_three_unlike": of_three_unlike,
-    "told_to_exit": told_to_exit,
+    "ordered_to_exit": ordered_to_exit,
     "limits": limits,
-    "whose_signal": whose_signal,
+    "owner_of_the_signal": owner_of_the_signal,
     "state_too_large_to_undo": state_too_large_to_undo,
     "late": lambda: together(late_in_first_steps()),
     "early": lambda: together(early_in_all_programs()),
@@ -999,7 +1000,7 @@ SCENARIOS = {
     "dump_asked": dumps.asked,
     "dump_faults": dumps.faults,
     "dump_damaged": dumps.damaged,
-    "beforehand": lambda: beforehand.cases(undisturbed, verdict),
+    "early_replay": lambda: early_replay.cases(undisturbed, verdict),
     "checksums": proofs.all_programs,
     "pipelined": lambda: refused_by(proofs.pipelined),
     "half_copied": lambda: halves.half_copied(undisturbed, verdict),

@@ -1,5 +1,5 @@
-"""A stand-in for the supervisor, which says so: it holds the control link, gives up, joins, repairs and resumes as the
-real one would, and knows of a death what a test has done itself.
+"""A stand-in for the supervisor: it holds the control link, aborts, joins, repairs and resumes like the real one. It
+knows of a death only what the test has done.
 """
 
 import json
@@ -36,7 +36,7 @@ class Unpacker:
 
 
 def given_in(answer):
-    """How many bytes each rank has given, as far as the answer to a repair tells them apart."""
+    """Returns the bytes that each rank has given, as far as the answer to a repair states them by rank."""
     parts = ((name.rpartition("_from_")[2], count) for name, count in answer.items() if "_from_" in name)
     return {"all": answer["copied_bytes"], "parts": dict(parts)}
 
@@ -91,7 +91,7 @@ class StandIn:
         )
         self.generation, self.incarnation, self.next_id = 1, 0, 0
         self.answers, self.garbage, self.ids = {}, 0, {}
-        self.unknown = []  # (socket, unpacker) of those that have not said hello
+        self.unknown = []  # (socket, unpacker) of those that have not sent hello
         self.phases = []  # of each recovery, in milliseconds
         self.ended = []  # processes that were replaced
         self.world = [self.start(rank, "train") for rank in range(size)]
@@ -110,15 +110,15 @@ class StandIn:
         return {}
 
     def park(self, rank):
-        """A newcomer for a rank, ahead of time. The others stand still meanwhile: a busy machine would have them come
-        to their end."""
+        """Starts a replacement of a rank ahead of time. The other ranks are stopped meanwhile: on a busy machine they
+        would come to their end."""
         self.parked[rank] = self.start(rank, "join")
         others = [peer.process.pid for peer in self.here() if not peer.process.ended()]
         for pid in others:
             os.kill(pid, signal.SIGSTOP)
         try:
-            self.pump(lambda: self.parked[rank].at == "parked", "a newcomer parks")
-            assert self.parked[rank].process.step() == 0, "what a newcomer does to be warm is no step of the job"
+            self.pump(lambda: self.parked[rank].at == "parked", "a replacement parks")
+            assert self.parked[rank].process.step() == 0, "what a replacement does to be warm is no step of the job"
         finally:
             for pid in others:
                 os.kill(pid, signal.SIGCONT)
@@ -137,14 +137,14 @@ class StandIn:
         limit = time.monotonic() + seconds
         while not until():
             if time.monotonic() > limit:
-                self.tell_stacks()
+                self.log_stacks()
                 raise Failed("%s: not within %d s; %s" % (what, seconds, self.story()))
             self.serve(0.002)
             for peer in self.here():
                 if again and peer.process.ended() and peer.process.exit != 0:
                     raise Again(peer)
 
-    def tell_stacks(self):
+    def log_stacks(self):
         for peer in self.peers():
             peer.process.kill(signal.SIGUSR1)
             time.sleep(0.2)  # one after the other, on stderr
@@ -239,12 +239,12 @@ class StandIn:
     # Recovery.
 
     def replace(self, rank):
-        """A newcomer in the place of a rank whose process is gone, or stands still."""
+        """Puts a replacement in the place of a rank whose process is gone, or stands still."""
         self.ended.append(self.world[rank])
         self.world[rank] = self.parked.pop(rank, None) or self.start(rank, "join")
 
     def recover(self, dead=()):
-        """Until all ranks have completed a step more. Who dies meanwhile is replaced as well."""
+        """Until all ranks have completed a step more. A rank that dies meanwhile is replaced as well."""
         dead, began = list(dead), time.monotonic()
         while True:
             try:
@@ -273,10 +273,10 @@ class StandIn:
         states = dict(zip(old, (one["state"] for one in self.all_do(old, "abort", lambda peer: {}))))
         phase("give up")
         new = [peer for peer in here if peer not in old]
-        self.pump(lambda: all(peer.at == "parked" for peer in new), "newcomers park")
+        self.pump(lambda: all(peer.at == "parked" for peer in new), "replacements park")
         if new:
             states.update(zip(new, (one["state"] for one in self.all_do(new, "abort", lambda peer: {}))))
-        phase("newcomer")
+        phase("replacement")
         for peer in self.ended:
             peer.process.kill()
         members = {peer: {"rank": self.world.index(peer), "pid": peer.process.pid} for peer in here}
@@ -289,7 +289,7 @@ class StandIn:
         have = [peer for peer in here if states[peer]["step"] == step and states[peer]["window"] == "before"]
         lack = [peer for peer in here if peer not in have]
         if not have:
-            raise Failed("nobody has the state of step %d: %s" % (step, states))
+            raise Failed("no rank has the state of step %d: %s" % (step, states))
         orders = {peer: {"step": step, "from": None, "to": [], "rollback": True} for peer in here}
         for peer in lack:
             givers = [members[giver] for giver in have[: self.givers]]

@@ -328,23 +328,23 @@ class Asks(torch.nn.Module):
 
     def __init__(self):
         super().__init__()
-        self.told = []
+        self.seen = []
 
     def forward(self, batch):
         from taskd.torch.tracing import is_tracing
 
-        self.told.append(is_tracing())
+        self.seen.append(is_tracing())
         return batch * 2
 
 
-def told_of_traces():
-    """What a module is told that is called, and that torch.fx and torch.jit trace."""
+def traces_seen():
+    """Returns what a module sees of tracing when it is called, and when torch.fx and torch.jit trace it."""
     asks, batch = Asks(), torch.ones(4)
     asks(batch)
     torch.fx.symbolic_trace(asks)
     torch.jit.trace(asks, (batch,), check_trace=False)
     asks(batch)
-    return asks.told
+    return asks.seen
 
 
 def counted():

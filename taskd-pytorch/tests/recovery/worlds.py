@@ -103,6 +103,6 @@ def places(seen, shrunk, grown):
 
 
 def shares(found, epoch):
-    """How many samples of an epoch were handed out twice, and how many to nobody that has told of it."""
+    """Returns how many samples of an epoch were handed out twice, and how many no rank has reported."""
     taken = [at for one in found for _, _, of, batch in one["seen"].values() if of == epoch for at in batch]
     return {"twice": len(taken) - len(set(taken)), "never": SAMPLES - len(set(taken))}

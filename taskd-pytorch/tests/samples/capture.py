@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Makes torch's connection errors happen and keeps what a rank then says: how the samples beside this file were made.
+"""Makes torch's connection errors happen and keeps what a rank then prints: how the samples beside this file were made.
 
     PYTHON_WITH_TORCH capture.py DIRECTORY [CASE ...]
 

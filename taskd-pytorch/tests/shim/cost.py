@@ -1,7 +1,7 @@
 """What marks and hooks cost, in nanoseconds: the best of many short runs, so that other programs count as little as can
 be.
 
-With the recorder it says what each costs switched on and off; with TASKD_HOOKS=0 what the same takes without.
+With the recorder it prints what each costs switched on and off; with TASKD_HOOKS=0 what the same takes without.
 """
 
 import ctypes

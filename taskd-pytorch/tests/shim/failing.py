@@ -1,4 +1,4 @@
-"""A recorder that fails: a double, which says so. The program trains as ever."""
+"""A recorder that fails: a double. The program trains as usual."""
 
 from taskd import _hooks
 

@@ -1,5 +1,5 @@
-"""Two ranks, of which the second comes to their first meeting before anybody listens there: `RANK PORT MARK`. Prints
-whether somebody does when torch dials."""
+"""Two ranks, of which the second comes to their first meeting before a process listens there: `RANK PORT MARK`. Prints
+whether a process listens when torch dials."""
 
 import os
 import socket

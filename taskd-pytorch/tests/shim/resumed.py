@@ -1,4 +1,4 @@
-"""Optimizers whose step is called more or less often than a training step is done. The argument says which; each does
+"""Optimizers whose step is called more or less often than a training step is done. The argument names one; each does
 three steps."""
 
 import sys

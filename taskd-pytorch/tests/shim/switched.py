@@ -1,4 +1,4 @@
-"""Trains for one step each time it is told to, and says when it has."""
+"""Trains for one step on each request, and reports its completion."""
 
 import itertools
 import sys

@@ -1,4 +1,4 @@
-"""A training program as people write it, without a word of taskd. It says what it did, and what came of it.
+"""A training program as people write it, without a word of taskd. It prints what it did, and the result.
 
 Argument: how workers of its data loaders are started, or `none` for no workers.
 """

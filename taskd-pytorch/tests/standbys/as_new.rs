@@ -1,4 +1,4 @@
-//! A seated interpreter with torch beside one that was started for its rank: what of a process could tell them apart.
+//! A seated interpreter with torch beside one that was started for its rank: what of a process could distinguish them.
 
 use std::collections::BTreeSet;
 use std::process::Command;
@@ -9,11 +9,12 @@ use taskd_core::launch::python::Standbys;
 
 use crate::job::Job;
 
-/// What is told where there is nothing but Python, and what is told of torch.
+/// What is reported where there is nothing but Python, and what is reported of torch.
 const LOOK: &str =
     concat!("import numpy, torch, torch.distributed\n", include_str!("../../../taskd-core/tests/standbys/look.py"));
 
-/// What a first step leaves behind, and a number of threads that is set after the import, in an interpreter that is no standby.
+/// What a first step leaves behind, and a number of threads that is set after the import, in an interpreter that is no
+/// standby.
 const WARM: &str = "
 import atexit, compileall, ctypes, gc, json, os, socket, sys, time, numpy, torch, torch.distributed
 counts = lambda: dict(atexit=atexit._ncallbacks(), path=len(sys.path))
@@ -33,25 +34,26 @@ fn names(of: &Value) -> BTreeSet<&str> {
     of["modules"].as_array().unwrap().iter().map(|name| name.as_str().unwrap()).collect()
 }
 
-/// What differs, and must: a first step is behind a standby. What that imports, what of it wants to be called at the exit, and the
-/// directory that `torch.distributed.nn` makes when DDP is used first. And torch makes the threads of its second pool (XNNPACK's) when
-/// it is told how many, where one that has read the variable makes them at their first use.
+/// What differs, and must: a first step is behind a standby. What that imports, what of it wants to be called at the
+/// exit, and the directory that `torch.distributed.nn` makes when DDP is used first. And torch makes the threads of its
+/// second pool (XNNPACK's) when it receives the number, where one that has read the variable makes them at their first
+/// use.
 pub(crate) async fn a_seated_interpreter_with_torch_is_as_one_that_was_started(job: Job) {
     let mut launched = job.launch(Standbys::template().after(Duration::ZERO).ahead(1)).await;
     launched.program = "look.py";
     launched.threads = vec![("PYTHONHASHSEED", "5"), ("OMP_NUM_THREADS", "2")];
     std::fs::write(job.path("look.py"), LOOK).unwrap();
-    let mut told = Vec::new();
+    let mut reports = Vec::new();
     for incarnation in 1..=3 {
         launched.start(&job, incarnation, 1, 1).await;
-        told.push(job.told(0, incarnation).await);
+        reports.push(job.report(0, incarnation).await);
         launched.standbys(1).await;
         launched.stop_all().await;
     }
     assert_eq!(launched.counters().await.standbys_seated, 2);
     launched.end().await;
     for generator in ["random", "numpy", "torch"] {
-        let drawn: BTreeSet<String> = told.iter().map(|of| of["drawn"][generator].to_string()).collect();
+        let drawn: BTreeSet<String> = reports.iter().map(|of| of["drawn"][generator].to_string()).collect();
         assert_eq!(drawn.len(), 3, "{generator} is new in each: {drawn:?}");
     }
 
@@ -59,11 +61,11 @@ pub(crate) async fn a_seated_interpreter_with_torch_is_as_one_that_was_started(j
     warm.args(["-W", "ignore", "-c", WARM]).env("OMP_NUM_THREADS", "2");
     let warm = warm.env("PYTHONPATH", job.path("torch/python")).output().unwrap();
     assert!(warm.status.success(), "{}", String::from_utf8_lossy(&warm.stderr));
-    let said = String::from_utf8(warm.stdout).unwrap();
-    let warm: Value = serde_json::from_str(said.lines().last().unwrap()).unwrap(); // gloo says something of its own
-    let mut told: Vec<Value> = told.iter_mut().map(|of| without_link(of["seen"].take())).collect();
-    let started = told.remove(0);
-    for mut seated in told {
+    let stdout = String::from_utf8(warm.stdout).unwrap();
+    let warm: Value = serde_json::from_str(stdout.lines().last().unwrap()).unwrap(); // gloo prints a line of its own
+    let mut reports: Vec<Value> = reports.iter_mut().map(|of| without_link(of["seen"].take())).collect();
+    let started = reports.remove(0);
+    for mut seated in reports {
         let (more, less) = (names(&seated), names(&started));
         assert!(more.is_superset(&less), "missing: {:?}", less.difference(&more));
         let known: BTreeSet<&str> = names(&warm).into_iter().chain(OURS).collect();

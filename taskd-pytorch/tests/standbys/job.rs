@@ -51,15 +51,15 @@ impl Job {
     }
 
     /// What a rank has written.
-    pub(crate) async fn told(&self, rank: u32, incarnation: u32) -> Value {
-        let path = self.dir.path().join(format!("told-rank-{rank}.{incarnation}"));
+    pub(crate) async fn report(&self, rank: u32, incarnation: u32) -> Value {
+        let path = self.dir.path().join(format!("report-rank-{rank}.{incarnation}"));
         let until = tokio::time::Instant::now() + PATIENCE;
         loop {
-            if let Some(told) = std::fs::read(&path).ok().and_then(|text| serde_json::from_slice(&text).ok()) {
-                return told;
+            if let Some(reports) = std::fs::read(&path).ok().and_then(|text| serde_json::from_slice(&text).ok()) {
+                return reports;
             }
             let failed = || self.stderr(rank, incarnation);
-            assert!(tokio::time::Instant::now() < until, "rank {rank} tells nothing: {}", failed());
+            assert!(tokio::time::Instant::now() < until, "rank {rank} reports nothing: {}", failed());
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
     }
@@ -70,11 +70,11 @@ impl Job {
         read(&run.join(format!("procs/rank-{rank}.{incarnation}/stderr.log"))) + &read(&run.join("guard.log"))
     }
 
-    /// Forgets what was told.
+    /// Removes the reports.
     pub(crate) fn clear(&self) {
         for entry in std::fs::read_dir(self.dir.path()).unwrap() {
             let path = entry.unwrap().path();
-            if path.file_name().unwrap().to_str().unwrap().starts_with("told-") {
+            if path.file_name().unwrap().to_str().unwrap().starts_with("report-") {
                 std::fs::remove_file(path).unwrap();
             }
         }
@@ -100,15 +100,15 @@ impl Launched {
         ordered
     }
 
-    pub(crate) async fn all_told(&self, job: &Job, incarnation: u32, ranks: u32) -> Vec<Value> {
-        let mut told = Vec::new();
+    pub(crate) async fn all_reports(&self, job: &Job, incarnation: u32, ranks: u32) -> Vec<Value> {
+        let mut reports = Vec::new();
         for rank in 0..ranks {
-            told.push(job.told(rank, incarnation).await);
+            reports.push(job.report(rank, incarnation).await);
         }
-        told
+        reports
     }
 
-    /// Waits until every rank has completed so many steps, as its page says.
+    /// Waits until every rank has completed so many steps, from its page.
     pub(crate) async fn has_stepped(&self, steps: u64) {
         let mut source = self.launcher.inner().heartbeats(Duration::from_millis(5));
         let mut stepped = std::collections::BTreeSet::new();
@@ -161,7 +161,7 @@ impl Launched {
                 listing = self.launcher.list().await.unwrap();
             }
         };
-        tokio::time::timeout(PATIENCE, all).await.expect("all exits are told");
+        tokio::time::timeout(PATIENCE, all).await.expect("all exits are reported");
         self.launcher.acknowledge(&self.procs).await.unwrap();
     }
 

@@ -70,32 +70,33 @@ fn soak() -> bool {
 
 async fn seated_ranks_train_as_those_that_were_started(job: Job) {
     let mut launched = job.launch(Standbys::template().after(Duration::ZERO)).await;
-    let mut told = Vec::new();
+    let mut reports = Vec::new();
     for incarnation in 1..=3 {
         launched.start(&job, incarnation, 2, 6).await;
-        let both: [Value; 2] = [job.told(0, incarnation).await, job.told(1, incarnation).await];
+        let both: [Value; 2] = [job.report(0, incarnation).await, job.report(1, incarnation).await];
         launched.has_stepped(6).await;
         launched.standbys(2).await;
         launched.stop_all().await;
-        told.push(both);
+        reports.push(both);
     }
     assert_eq!(launched.counters().await.standbys_seated, 4);
-    let all = |name: &str| told.iter().flatten().map(|of| of[name].to_string()).collect::<Vec<_>>();
+    let all = |name: &str| reports.iter().flatten().map(|of| of[name].to_string()).collect::<Vec<_>>();
     assert_eq!(all("is_warm"), ["false", "false", "true", "true", "true", "true"]);
     for rank in 0..2 {
         for same in ["losses", "total", "threads", "interop", "omp", "hooked", "group", "group_is_ours"] {
-            assert!(told.iter().all(|of| of[rank][same] == told[0][rank][same]), "{same}: {told:?}");
+            assert!(reports.iter().all(|of| of[rank][same] == reports[0][rank][same]), "{same}: {reports:?}");
         }
     }
-    assert_eq!(told[1][0]["group_is_ours"], true, "what records stands around groups in both");
+    assert_eq!(reports[1][0]["group_is_ours"], true, "what records stands around groups in both");
     let mut drawn = [all("drawn"), all("seed_was")].concat();
     drawn.sort();
     drawn.dedup();
-    assert_eq!(drawn.len(), 12, "random numbers are new in each: {told:?}");
+    assert_eq!(drawn.len(), 12, "random numbers are new in each: {reports:?}");
     launched.end().await;
 }
 
-/// Whatever the job's variables say: what each library computes with is what it computes with in a process that has read them itself.
+/// Whatever the job's variables say: what each library computes with is what it computes with in a process that has
+/// read them itself.
 async fn a_rank_has_the_jobs_threads(job: Job) {
     let [omp, mkl, blas] = ["OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"];
     let cases = [
@@ -108,24 +109,24 @@ async fn a_rank_has_the_jobs_threads(job: Job) {
     for threads in cases {
         let mut launched = job.launch(Standbys::template().after(Duration::ZERO).ahead(1)).await;
         launched.threads.clone_from(&threads);
-        let mut told = Vec::new();
+        let mut reports = Vec::new();
         for incarnation in 1..=2 {
             launched.start(&job, incarnation, 1, 2).await;
-            told.push(job.told(0, incarnation).await);
+            reports.push(job.report(0, incarnation).await);
             launched.standbys(1).await;
             launched.stop_all().await;
         }
         assert_eq!(launched.counters().await.standbys_seated, 1);
-        assert_eq!(told[1]["is_warm"], true);
-        println!("{threads:?}: {} of {} CPUs", told[1]["libraries"], told[1]["cpus"]);
+        assert_eq!(reports[1]["is_warm"], true);
+        println!("{threads:?}: {} of {} CPUs", reports[1]["libraries"], reports[1]["cpus"]);
         for same in ["threads", "libraries", "interop", "omp", "total"] {
-            assert_eq!(told[1][same], told[0][same], "{same} where the job says {threads:?}");
+            assert_eq!(reports[1][same], reports[0][same], "{same} where the job sets {threads:?}");
         }
-        let libraries = told[1]["libraries"].as_object().unwrap();
+        let libraries = reports[1]["libraries"].as_object().unwrap();
         for asked in ["omp_get_max_threads", "MKL_Get_Max_Threads", "scipy_openblas_get_num_threads64_"] {
             assert!(libraries.contains_key(asked), "{asked} is in no library of this torch: {libraries:?}");
         }
-        if threads == [(omp, "2")] && told[1]["cpus"].as_u64() >= Some(2) {
+        if threads == [(omp, "2")] && reports[1]["cpus"].as_u64() >= Some(2) {
             assert!(libraries.values().all(|number| number == 2), "the template's are 1: {libraries:?}");
         }
         launched.end().await;
@@ -133,14 +134,14 @@ async fn a_rank_has_the_jobs_threads(job: Job) {
     }
 }
 
-/// Prints how soon four ranks run their own code, and have stepped, after everybody was killed and after the order.
+/// Prints how soon four ranks run their own code, and have stepped, after all were killed and after the order.
 async fn whole_restarts_are_fast(job: Job) {
     let rounds = if soak() { 50 } else { 5 };
     let mut medians = Vec::new();
     for (name, standbys) in [("exec", Standbys::none()), ("template", Standbys::template().after(Duration::ZERO))] {
         let mut launched = job.launch(standbys).await;
         launched.start(&job, 1, 4, 1).await;
-        launched.all_told(&job, 1, 4).await;
+        launched.all_reports(&job, 1, 4).await;
         let [mut user, mut imported, mut step, mut restart]: [Vec<u64>; 4] = Default::default();
         for incarnation in 2..=rounds + 1 {
             if name == "template" {
@@ -148,8 +149,8 @@ async fn whole_restarts_are_fast(job: Job) {
             }
             let killed = launched.kill_all().await;
             let ordered = launched.start(&job, incarnation, 4, 1).await;
-            let told = launched.all_told(&job, incarnation, 4).await;
-            let last = |what: &str| told.iter().map(|of| of[what].as_u64().unwrap()).max().unwrap();
+            let reports = launched.all_reports(&job, incarnation, 4).await;
+            let last = |what: &str| reports.iter().map(|of| of[what].as_u64().unwrap()).max().unwrap();
             user.push(last("begun") - ordered);
             imported.push(last("imported") - ordered);
             step.push(last("first") - ordered);

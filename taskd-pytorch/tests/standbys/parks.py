@@ -1,7 +1,7 @@
 """A training with `taskd.steps` that is held in its step HELD until the file `go` is there, so that a rank can be lost
 in between.
 
-Its argument says how it shares its data out: each rank draws its own once it knows which it is (`late`), a sampler
+Its argument names how it divides its data: each rank draws its own once it knows which it is (`late`), a sampler
 finds out by itself (`sampler`), or the script asks for its rank and makes the sampler before there is a model
 (`early`).
 """

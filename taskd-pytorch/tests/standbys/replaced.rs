@@ -1,5 +1,5 @@
-//! Whole jobs under the real runtime and a real guard: a rank is killed, a standby that had parked takes its place, and all train what
-//! they would have trained anyway.
+//! Whole jobs under the real runtime and a real guard: a rank is killed, a standby that had parked takes its place, and
+//! all train what they would have trained anyway.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -33,7 +33,7 @@ struct Trained {
     /// What each rank has written at its end.
     results: Vec<Value>,
     counters: GuardCounters,
-    /// Processes that had begun the program before anybody was killed.
+    /// Processes that had begun the program before a rank was killed.
     begun: BTreeSet<u64>,
     /// What the guard has noted.
     noted: String,
@@ -60,7 +60,7 @@ impl Training {
         Training { dir, spec, local }
     }
 
-    /// Trains to the end. `meanwhile` is done beside it, and says what it has seen.
+    /// Trains to the end. `meanwhile` is done beside it, and returns what it has seen.
     async fn run(self, standbys: Standbys, meanwhile: impl AsyncFnOnce(&Training) -> BTreeSet<u64>) -> Trained {
         let launcher = TorchLauncher::new(Arc::clone(&self.local), self.dir.join("torch")).standbys(standbys);
         let runtime = Runtime::builder()
@@ -86,7 +86,8 @@ impl Training {
         self.local.counters().await.unwrap().guard
     }
 
-    /// Kills a rank while all are held in a step and so many standbys have parked, and lets them go on. Who had begun before.
+    /// Kills a rank while all are held in a step and so many standbys have parked, and lets them go on. Returns the
+    /// processes that had begun before.
     async fn lose_a_rank(&self, parked: u64) -> BTreeSet<u64> {
         let have_parked = async || self.counters().await.standbys_parked == parked;
         while self.numbers("held-").len() < RANKS as usize || !have_parked().await {
@@ -117,7 +118,8 @@ async fn undisturbed(job: &Job, shares: &str) -> Vec<Value> {
     training.run(Standbys::none(), async |_| BTreeSet::new()).await.results
 }
 
-/// A rank of such a job is killed: a standby takes its place that had parked before, `at` this, and every loss is the undisturbed one.
+/// A rank of such a job is killed: a standby takes its place that had parked before, `at` this, and every loss is the
+/// undisturbed one.
 async fn is_replaced(job: &Job, standbys: Standbys, parked: u32, shares: &str, at: &str) {
     let training = Training::new(job, "killed", shares).await;
     let trained = training
@@ -128,7 +130,11 @@ async fn is_replaced(job: &Job, standbys: Standbys, parked: u32, shares: &str, a
     assert_eq!(strategies, [Some(Name::new("recover-in-place"))], "{report:#?}");
     assert!(noted.contains(&format!("a standby is pre-warmed: it {at}")), "{noted}");
     assert_eq!((counters.standbys_seated, counters.standbys_seated_parked), (1, 1), "{counters:?}\n{noted}");
-    assert_eq!(counters.standbys_missed, u64::from(RANKS), "nobody but the first ones was started otherwise: {noted}");
+    assert_eq!(
+        counters.standbys_missed,
+        u64::from(RANKS),
+        "no ranks but the first ones were started otherwise: {noted}"
+    );
     assert!(
         begun.contains(&results[VICTIM as usize]["pid"].as_u64().unwrap()),
         "it had run the program before: {begun:?}"

@@ -17,7 +17,7 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 IMPORTED = time.monotonic_ns()
-# What says with how many threads a library would compute, and how the name of its file begins.
+# Functions that return the number of threads of a library, by the beginning of its file's name.
 ASKS = (
     ("libgomp", "omp_get_max_threads"),
     ("libtorch_cpu", "MKL_Get_Max_Threads"),
@@ -58,7 +58,7 @@ big = torch.randn(600, 600, generator=generator)
 total = float((big @ big).sum())  # in parallel, where there are threads for it
 with open("save-%s" % os.environ["TASKD_PROC"], "wb") as file:
     torch.save(model.state_dict(), file)
-out = "told-%s" % os.environ["TASKD_PROC"]
+out = "report-%s" % os.environ["TASKD_PROC"]
 with open(out + ".new", "w") as file:
     json.dump(
         dict(

@@ -50,8 +50,8 @@ def note(name, call):
     found.append([name, result])
 
 
-def told(store, call):
-    """An act that is not answered, and an answer after it: another client may only then rely on it."""
+def synced(store, call):
+    """Does an act that is not answered, and waits for an answer after it: only then may another client rely on it."""
     result = call()
     store.num_keys()
     return result
@@ -59,9 +59,9 @@ def told(store, call):
 
 def single_calls():
     a, b = client(), client()
-    note("set", lambda: told(a, lambda: a.set("k", "v")))
+    note("set", lambda: synced(a, lambda: a.set("k", "v")))
     note("get by another", lambda: b.get("k"))
-    note("set again", lambda: told(b, lambda: b.set("k", "")))
+    note("set again", lambda: synced(b, lambda: b.set("k", "")))
     note("get of nothing", lambda: a.get("k"))
     for name, key, expected, new in [
         ("missing, expected", "x", "exp", "new"),
@@ -74,11 +74,11 @@ def single_calls():
         note("compare_set: " + name, lambda: a.compare_set(key, expected, new))
         note("check after it", lambda: a.check([key]))
     for value in ["", " \t12abc", "+3", "-7", "9223372036854775807", "007"]:
-        told(a, lambda: a.set("n", value))
+        synced(a, lambda: a.set("n", value))
         note("add to %r" % value, lambda: client().add("n", 1))
         note("get after it", lambda: a.get("n"))
     for value in ["word", "-", "9223372036854775808"]:
-        told(a, lambda: a.set("n", value))
+        synced(a, lambda: a.set("n", value))
         note("add to %r" % value, lambda: client().add("n", 1))
         note("get after it", lambda: a.get("n"))
     note("add", lambda: a.add("fresh", 5))
@@ -86,9 +86,9 @@ def single_calls():
     note("get a number", lambda: a.get("fresh"))
     note("add nothing", lambda: a.add("fresh", 0))
     note("empty key", lambda: (a.set("", "empty"), a.get(""))[1])
-    note("odd bytes", lambda: (told(a, lambda: a.set("a\0b\n\u00e9", "c\0d")), b.get("a\0b\n\u00e9"))[1])
-    note("append to none", lambda: told(a, lambda: a.append("ap", "1")))
-    note("append", lambda: told(b, lambda: b.append("ap", "23")))
+    note("odd bytes", lambda: (synced(a, lambda: a.set("a\0b\n\u00e9", "c\0d")), b.get("a\0b\n\u00e9"))[1])
+    note("append to none", lambda: synced(a, lambda: a.append("ap", "1")))
+    note("append", lambda: synced(b, lambda: b.append("ap", "23")))
     note("get appended", lambda: a.get("ap"))
     note("num_keys", a.num_keys)
     note("delete", lambda: a.delete_key("k"))
@@ -103,7 +103,7 @@ def single_calls():
 def several_at_once():
     a = client()
     keys = ["m%d" % i for i in range(1000)]
-    note("multi_set", lambda: told(a, lambda: a.multi_set(keys, [key * 3 for key in keys])))
+    note("multi_set", lambda: synced(a, lambda: a.multi_set(keys, [key * 3 for key in keys])))
     note("multi_get", lambda: client().multi_get(keys) == [(key * 3).encode() for key in keys])
     note("multi_get twice the same", lambda: a.multi_get(["m1", "m2", "m1"]))
     note("multi_set of none", lambda: a.multi_set([], []))
@@ -149,16 +149,16 @@ def waiting():
         ("compare_set", lambda a: a.compare_set("w", "", "1")),
     ]:
         if name == "compare_set" and not USE_LIBUV:
-            continue  # torch's plain server tells nobody then
-        heard = []
-        threads = [threading.Thread(target=lambda c=client(): heard.append(c.get("w"))) for _ in range(3)]
+            continue  # torch's plain server notifies no client then
+        received = []
+        threads = [threading.Thread(target=lambda c=client(): received.append(c.get("w"))) for _ in range(3)]
         for thread in threads:
             thread.start()
         act(client())
         for thread in threads:
             thread.join()
-        note("get while waiting, ended by " + name, lambda: heard)
-        client().delete_key("w")  # answered: whoever waits next finds nothing
+        note("get while waiting, ended by " + name, lambda: received)
+        client().delete_key("w")  # answered: the next client that waits finds nothing
     both = client()
     thread = threading.Thread(
         target=lambda: note("wait for two, one of which went again", lambda: both.wait(["w1", "w2"], seconds(30)))
@@ -175,8 +175,8 @@ def waiting():
 
 def queues():
     a, b = client(), client()
-    note("push", lambda: told(a, lambda: a.queue_push("q", "1")))
-    note("push", lambda: told(b, lambda: b.queue_push("q", "2")))
+    note("push", lambda: synced(a, lambda: a.queue_push("q", "1")))
+    note("push", lambda: synced(b, lambda: b.queue_push("q", "2")))
     note("length", lambda: a.queue_len("q"))
     note("check", lambda: a.check(["q"]))
     note("pop", lambda: b.queue_pop("q"))
@@ -190,24 +190,26 @@ def queues():
     # torch's server may wake one client for a value that another one has taken meanwhile, and then answers neither: it
     # has more goes.
     for go in range(OF_TORCH_GOES if IS_TORCHS else 1):
-        heard = []
-        threads = [threading.Thread(target=lambda c=client(): heard.append(c.queue_pop("q%d" % go))) for _ in range(8)]
+        received = []
+        threads = [
+            threading.Thread(target=lambda c=client(): received.append(c.queue_pop("q%d" % go))) for _ in range(8)
+        ]
         for thread in threads:
             thread.start()
         for number in range(8):
             a.queue_push("q%d" % go, str(number))
         for thread in threads:
             thread.join()
-        if len(heard) == 8:
+        if len(received) == 8:
             break
-    note("each to one", lambda: sorted(heard))
+    note("each to one", lambda: sorted(received))
 
 
 def prefixes():
     a = PrefixStore("p", client())
     deep = PrefixStore("q", PrefixStore("p", client()))
-    note("prefix: set", lambda: told(a, lambda: a.set("k", "1")))
-    note("prefix: deep set", lambda: told(deep, lambda: deep.set("k", "2")))
+    note("prefix: set", lambda: synced(a, lambda: a.set("k", "1")))
+    note("prefix: deep set", lambda: synced(deep, lambda: deep.set("k", "2")))
     note("prefix: get", lambda: a.get("k"))
     note("prefix: deep get", lambda: deep.get("k"))
     note("prefix: through", lambda: client().get("p/q/k"))
@@ -229,16 +231,16 @@ def many_clients():
         if count == 64:
             mine.set("all", "here")
         mine.wait(["all"], seconds(60))
-        heard[number] = mine.multi_get(["rank%d" % other for other in range(64)])
+        received[number] = mine.multi_get(["rank%d" % other for other in range(64)])
 
-    heard = {}
+    received = {}
     threads = [threading.Thread(target=rank, args=(number,)) for number in range(64)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
     expected = [str(number).encode() for number in range(64)]
-    note("a barrier of 64", lambda: all(heard.get(number) == expected for number in range(64)))
+    note("a barrier of 64", lambda: all(received.get(number) == expected for number in range(64)))
 
 
 def workers():

@@ -11,9 +11,9 @@ async fn found(python: &Path, port: u16, client: &str) -> Vec<(String, serde_jso
     let mut command = Command::new(python);
     command.args([program, "127.0.0.1", &port.to_string(), client]).env("TORCH_CPP_LOG_LEVEL", "ERROR");
     let output = tokio::task::spawn_blocking(move || command.output()).await.unwrap().unwrap();
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{said}");
-    serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{error}\n{said}"))
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{stderr}");
+    serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{error}\n{stderr}"))
 }
 
 #[tokio::test]

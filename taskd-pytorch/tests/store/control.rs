@@ -1,4 +1,4 @@
-//! The control socket: who may use it, how it is handed over, what it refuses.
+//! The control socket: which users may connect, how it is handed over, what it refuses.
 
 use crate::raw::Raw;
 use crate::service::{Store, connect, program};
@@ -66,7 +66,7 @@ async fn a_socket_that_is_passed_outlives_the_process_and_is_used_by_the_next() 
         let mut child = shell.stdin(passed).spawn().unwrap();
         let mut control = connect(&path).await;
         assert_eq!(control.pid(), child.id());
-        assert_eq!(control.stats().await.unwrap().generations, vec![], "the process of round {round} begins anew");
+        assert_eq!(control.stats().await.unwrap().generations, vec![], "the process of round {round} begins again");
         control.serve(Generation(round), TcpListener::bind("127.0.0.1:0").unwrap()).await.unwrap();
         child.kill().unwrap();
         child.wait().unwrap();
@@ -78,23 +78,23 @@ async fn a_socket_that_is_passed_outlives_the_process_and_is_used_by_the_next() 
 #[test]
 fn store_that_cannot_start_prints_the_reason() {
     let dir = tempfile::tempdir().unwrap();
-    let said = |arguments: &[&str], variables: &[(&str, &str)]| {
+    let output_of = |arguments: &[&str], variables: &[(&str, &str)]| {
         let mut command = Command::new(env!("CARGO_BIN_EXE_taskd-store"));
         command.args(arguments).envs(variables.iter().copied()).stdin(Stdio::null());
         let output = command.output().unwrap();
         assert!(output.stdout.is_empty());
         (output.status.code().unwrap(), String::from_utf8(output.stderr).unwrap())
     };
-    let (code, text) = said(&[], &[]);
+    let (code, text) = output_of(&[], &[]);
     assert_eq!((code, text.contains("name its path with --control")), (1, true), "{text}");
-    let (code, text) = said(&[], &[("TASKD_LISTEN_FD", "3")]);
+    let (code, text) = output_of(&[], &[("TASKD_LISTEN_FD", "3")]);
     assert_eq!((code, text.contains("descriptor 3 was passed as the control socket")), (1, true), "{text}");
-    let (code, text) = said(&["--port", "1"], &[]);
+    let (code, text) = output_of(&["--port", "1"], &[]);
     assert_eq!((code, text.contains("usage: taskd-store")), (64, true), "{text}");
-    let (code, text) = said(&["--limit", "clients=0", "--control", "x"], &[]);
+    let (code, text) = output_of(&["--limit", "clients=0", "--control", "x"], &[]);
     assert_eq!((code, text.contains("must be at least 1")), (64, true), "{text}");
     let nowhere = dir.path().join("none/control");
-    let (code, text) = said(&["--control", nowhere.to_str().unwrap()], &[]);
+    let (code, text) = output_of(&["--control", nowhere.to_str().unwrap()], &[]);
     assert_eq!((code, text.contains("cannot be created")), (1, true), "{text}");
 }
 
@@ -115,23 +115,23 @@ async fn garbage_at_the_control_socket_ends_that_connection_alone() {
         [frame(r#"{"hello":{"protocol":2}}"#), stats].concat(), // of another version
         [hello.clone(), frame(r#"{"call":{"id":1,"call":"dance"}}"#)].concat(),
     ];
-    for said in garbage {
+    for output_of in garbage {
         let mut stream = UnixStream::connect(&store.path).unwrap();
         stream.set_read_timeout(Some(crate::service::PATIENCE)).unwrap();
-        stream.write_all(&said).unwrap();
-        let mut heard = Vec::new();
-        let _ = stream.read_to_end(&mut heard); // an end, or that it was reset
-        assert!(heard.len() < 100, "at most a welcome: {heard:?}");
+        stream.write_all(&output_of).unwrap();
+        let mut received = Vec::new();
+        let _ = stream.read_to_end(&mut received); // an end, or that it was reset
+        assert!(received.len() < 100, "at most a welcome: {received:?}");
     }
     // A call that needs a listener, without one; and one that waits in the middle of a frame for ever.
     let mut stream = UnixStream::connect(&store.path).unwrap();
     stream.write_all(&[&hello[..], &frame(r#"{"call":{"id":1,"call":{"serve":{"generation":9}}}}"#)].concat()).unwrap();
-    let mut heard = String::new();
-    while !heard.contains("no_listener") {
+    let mut received = String::new();
+    while !received.contains("no_listener") {
         let mut part = [0; 200];
         let bytes = stream.read(&mut part).unwrap();
-        assert!(bytes > 0, "{heard}");
-        heard += &String::from_utf8_lossy(&part[..bytes]);
+        assert!(bytes > 0, "{received}");
+        received += &String::from_utf8_lossy(&part[..bytes]);
     }
     stream.write_all(&[7, 0]).unwrap();
     Raw::client(address).ping();
@@ -142,7 +142,7 @@ async fn garbage_at_the_control_socket_ends_that_connection_alone() {
 async fn control_connection_of_another_user_is_refused() {
     if !rustix::process::geteuid().is_root() {
         return crate::support::say(
-            "skipped: control_connection_of_another_user_is_refused (only root can be somebody else)",
+            "skipped: control_connection_of_another_user_is_refused (only root can be another user)",
         );
     }
     use std::os::unix::fs::PermissionsExt;
@@ -155,7 +155,10 @@ async fn control_connection_of_another_user_is_refused() {
                    sys.exit(len(s.recv(1)))";
     let mut command = Command::new(taskd_core::testing::python::system());
     let output = command.args(["-c", program]).arg(&store.path).output().unwrap();
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success() || said.contains("ConnectionReset") || said.contains("BrokenPipe"), "{said}");
+    let output_of = String::from_utf8_lossy(&output.stderr);
+    assert!(
+        output.status.success() || output_of.contains("ConnectionReset") || output_of.contains("BrokenPipe"),
+        "{output_of}"
+    );
     assert_eq!(store.control.stats().await.unwrap().strangers, 1);
 }

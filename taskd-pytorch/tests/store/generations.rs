@@ -1,4 +1,5 @@
-//! The store in a whole job: real ranks without torch meet at it, one is lost, and the others go on in the next generation.
+//! The store in a whole job: real ranks without torch meet at it, one is lost, and the others go on in the next
+//! generation.
 
 use crate::raw::{GET, NUM_KEYS, Raw, string};
 use crate::service::{PATIENCE, program};
@@ -39,7 +40,7 @@ async fn clients_of_an_earlier_generation_are_disconnected() {
     let (mut old, mut waits) = (Raw::client(one), Raw::client(one));
     old.set("k", b"of the first generation");
     old.ping();
-    waits.say(&[&[GET], &string(b"nobody sets it")[..]].concat());
+    waits.say(&[&[GET], &string(b"never set here")[..]].concat());
     let procs = launcher.list().await.unwrap().procs;
     let lost =
         procs.iter().find(|status| status.proc.role == Role::Rank(Rank(1))).and_then(|status| status.pid).unwrap();
@@ -55,15 +56,15 @@ async fn clients_of_an_earlier_generation_are_disconnected() {
     assert_eq!(how, "recovered by recover-in-place", "the store's process has stayed");
 
     assert!(old.is_closed() && waits.is_closed());
-    assert!(TcpStream::connect(one).is_err(), "nor does anybody come in again");
+    assert!(TcpStream::connect(one).is_err(), "nor does a client come in again");
     let mut new = Raw::client(store_of(dir.path(), 2));
     new.say(&[NUM_KEYS]);
-    assert_eq!(new.hear(8), 0u64.to_le_bytes(), "nothing of it is left");
+    assert_eq!(new.receive(8), 0u64.to_le_bytes(), "nothing of it is left");
     handle.stop("enough").await.unwrap();
     tokio::time::timeout(PATIENCE, running).await.expect("it ends").unwrap();
 }
 
-/// Waits until both ranks can be told what to do.
+/// Waits until both ranks can receive directives.
 async fn all_in_loop(handle: &RuntimeHandle) {
     let looking = async {
         while handle.status().await.unwrap().in_loop < 2 {

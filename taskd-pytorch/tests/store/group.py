@@ -1,6 +1,6 @@
-"""One rank of gloo groups, one after the other, over a store that somebody else hosts.
+"""One rank of gloo groups, one after the other, over a store that another process hosts.
 
-group.py RANK WORLD_SIZE PORT...: a group at each port; says "at PORT" before it joins, "done PORT" after its
+group.py RANK WORLD_SIZE PORT...: a group at each port; prints "at PORT" before it joins, "done PORT" after its
 collectives.
 """
 

@@ -13,7 +13,7 @@ use taskd_pytorch::store::Query;
 struct Rank {
     process: Child,
     to: ChildStdin,
-    said: BufReader<ChildStdout>,
+    output: BufReader<ChildStdout>,
 }
 
 impl Rank {
@@ -23,15 +23,15 @@ impl Rank {
         command.arg(program).args([rank, size].map(|n| n.to_string())).args(ports.iter().map(u16::to_string));
         command.env("OMP_NUM_THREADS", "1").env("TORCH_CPP_LOG_LEVEL", "ERROR");
         let mut process = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
-        let (to, said) = (process.stdin.take().unwrap(), BufReader::new(process.stdout.take().unwrap()));
-        Rank { process, to, said }
+        let (to, output) = (process.stdin.take().unwrap(), BufReader::new(process.stdout.take().unwrap()));
+        Rank { process, to, output }
     }
 
     /// Its next line; gloo prints some of its own.
     fn line(&mut self) -> String {
         loop {
             let mut line = String::new();
-            self.said.read_line(&mut line).unwrap();
+            self.output.read_line(&mut line).unwrap();
             if !line.starts_with("[Gloo]") {
                 return line.trim().to_owned();
             }
@@ -60,16 +60,16 @@ async fn gloo_groups_join_in_every_generation_after_a_kill() {
         ports.push(store.serve(generation).await.port());
     }
     let mut ranks: Vec<Rank> = (0..3).map(|rank| Rank::start(&python, rank, 3, &ports)).collect();
-    let said =
+    let lines =
         |ranks: &mut [Rank]| tokio::task::block_in_place(|| ranks.iter_mut().map(Rank::line).collect::<Vec<_>>());
 
     // The first: everything goes well.
-    assert_eq!(said(&mut ranks), vec![format!("at {}", ports[0]); 3]);
+    assert_eq!(lines(&mut ranks), vec![format!("at {}", ports[0]); 3]);
     ranks.iter_mut().for_each(Rank::join);
-    assert_eq!(said(&mut ranks), vec![format!("done {}", ports[0]); 3]);
+    assert_eq!(lines(&mut ranks), vec![format!("done {}", ports[0]); 3]);
 
-    // The second: two ranks wait for the third. One of them is killed where it waits, and nobody is hurt.
-    assert_eq!(said(&mut ranks), vec![format!("at {}", ports[1]); 3]);
+    // The second: two ranks wait for the third. One of them is killed where it waits, and no other rank is affected.
+    assert_eq!(lines(&mut ranks), vec![format!("at {}", ports[1]); 3]);
     ranks[0].join();
     ranks[1].join();
     let waits =
@@ -81,17 +81,17 @@ async fn gloo_groups_join_in_every_generation_after_a_kill() {
     assert!(stats.left + stats.lost > before.left + before.lost, "it is known to be gone");
     assert!(store.control.retire(Generation(2)).await.unwrap());
     assert_eq!(tokio::task::block_in_place(|| ranks[0].line()), format!("failed {} DistNetworkError", ports[1]));
-    assert!(std::net::TcpStream::connect(("127.0.0.1", ports[1])).is_err(), "nobody joins what is over");
+    assert!(std::net::TcpStream::connect(("127.0.0.1", ports[1])).is_err(), "no rank joins what is over");
 
-    // The third: everybody anew, as after a restart. (Torch counts a process's groups: who has more behind it than others
-    // looks for other keys.)
+    // The third: all ranks again, as after a restart. (Torch counts a process's groups: a rank with more behind it than
+    // others looks for other keys.)
     drop(ranks);
     let mut all: Vec<Rank> = (0..3).map(|rank| Rank::start(&python, rank, 3, &ports[2..])).collect();
-    assert_eq!(said(&mut all), vec![format!("at {}", ports[2]); 3]);
+    assert_eq!(lines(&mut all), vec![format!("at {}", ports[2]); 3]);
     all.iter_mut().for_each(Rank::join);
-    assert_eq!(said(&mut all), vec![format!("done {}", ports[2]); 3]);
+    assert_eq!(lines(&mut all), vec![format!("done {}", ports[2]); 3]);
     drop(all);
-    let stats = store.until("nobody", |stats| stats.clients == 0).await;
+    let stats = store.until("no client", |stats| stats.clients == 0).await;
     assert_eq!(stats.generations.iter().map(|held| held.generation.0).collect::<Vec<_>>(), [1, 3]);
 }
 
@@ -114,7 +114,7 @@ async fn client_killed_in_a_wait_does_not_disturb_other_waits() {
     let stats = store.until("one wait", |stats| stats.generations[0].waits == 1).await;
     assert_eq!((stats.left + stats.lost, stats.requested(Query::Set)), (1, 0), "what it had begun to say is forgotten");
     setter.set("k", b"1");
-    assert_eq!(other.hear(1), [0], "whoever still waits is told");
+    assert_eq!(other.receive(1), [0], "a rank that still waits is notified");
     assert_eq!(other.get("k"), b"1");
     assert_eq!(store.control.stats().await.unwrap().buffer_bytes, 0);
 }

@@ -38,9 +38,9 @@ async fn garbage_is_closed_and_counted() {
         assert!(client.is_closed());
         unknown += 1;
     }
-    for said in [&b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"[..], b"\x16\x03\x01\x02\0\x01\0", b"\0\0\0\0\0"] {
+    for request in [&b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"[..], b"\x16\x03\x01\x02\0\x01\0", b"\0\0\0\0\0"] {
         let mut stranger = Raw::silent(address);
-        stranger.say(said);
+        stranger.say(request);
         assert!(stranger.is_closed());
         strangers += 1;
     }
@@ -63,7 +63,7 @@ async fn announced_bytes_that_never_arrive_take_no_memory() {
         client.say(&[&[SET], &string(b"k")[..], &longest.to_le_bytes(), b"and then nothing"].concat());
         clients.push(client);
     }
-    store.until("all are heard", |stats| stats.clients == 500 && stats.bytes_in >= 500 * 39).await;
+    store.until("all are received", |stats| stats.clients == 500 && stats.bytes_in >= 500 * 39).await;
     is_well(address);
     assert!(store.memory() < before + 8 * MIB, "{} KiB more", (store.memory() - before) >> 10);
 
@@ -109,19 +109,19 @@ async fn client_that_does_not_read_is_paused_and_gets_answers_later() {
         client.ping();
     }
     assert!(store.memory() < before + 8 * MIB, "{} KiB more", (store.memory() - before) >> 10);
-    let head = |heard: Vec<u8>| usize::try_from(u64::from_le_bytes(heard.try_into().unwrap())).unwrap();
+    let head = |received: Vec<u8>| usize::try_from(u64::from_le_bytes(received.try_into().unwrap())).unwrap();
     let (mut of_old, mut of_new) = (0, 0);
     for _ in 0..ASKED {
-        let length = head(slow.hear(8));
+        let length = head(slow.receive(8));
         if length == large.len() {
-            assert!(slow.hear(length) == large);
+            assert!(slow.receive(length) == large);
             of_old += 1;
         } else {
-            assert_eq!(slow.hear(length), b"another one by now");
+            assert_eq!(slow.receive(length), b"another one by now");
             of_new += 1;
         }
-        let length = head(slow.hear(8));
-        assert!(slow.hear(length) == small);
+        let length = head(slow.receive(8));
+        assert!(slow.receive(length) == small);
     }
     assert_eq!(of_old + of_new, ASKED);
     assert!(of_old > 0 && of_new > of_old, "its requests have waited: {of_old} and {of_new}");
@@ -204,9 +204,9 @@ async fn client_beyond_the_limit_is_refused_and_the_others_remain() {
 /// What `bash` does as a user of this host that is neither the store's nor root, and what it prints.
 fn as_another_user(script: &str) -> String {
     use std::os::unix::process::CommandExt;
-    const NOBODY: u32 = 65_534;
+    const UNPRIVILEGED: u32 = 65_534;
     let mut command = std::process::Command::new("timeout");
-    command.args(["20", "bash", "-c", script]).current_dir("/").uid(NOBODY).gid(NOBODY);
+    command.args(["20", "bash", "-c", script]).current_dir("/").uid(UNPRIVILEGED).gid(UNPRIVILEGED);
     let out = command.output().unwrap();
     format!("{}{}", String::from_utf8_lossy(&out.stdout), String::from_utf8_lossy(&out.stderr))
 }
@@ -245,7 +245,7 @@ async fn silent_connections_are_closed_first_if_descriptors_run_out() {
     let before = store.ticks();
     clients.iter_mut().for_each(Raw::ping);
     is_well(address); // a client takes the place of a connection that has sent nothing
-    // Whoever waits without being taken would wake it without end: in a second, that is a hundred ticks.
+    // A client that waits without being taken would wake it without end: in a second, that is a hundred ticks.
     tokio::time::sleep(std::time::Duration::from_secs(1)).await;
     assert!(store.ticks() - before < 30, "{} ticks in a second", store.ticks() - before);
     drop(silent);
@@ -278,7 +278,7 @@ async fn client_beyond_a_store_bound_is_closed_and_stored_data_remains() {
     let much: Vec<u8> = (2..10).flat_map(|key| set(&format!("k{key}"), 1000)).collect();
     check(Bound::StoreBytes, much).await;
     client.say(&[NUM_KEYS]);
-    assert_eq!(client.hear(8), 10i64.to_le_bytes());
+    assert_eq!(client.receive(8), 10i64.to_le_bytes());
     assert_eq!(client.get("k0"), b"1");
 }
 
@@ -291,7 +291,7 @@ async fn all_unfinished_requests_together_have_a_bound() {
     for _ in 0..40 {
         let mut client = Raw::client(address);
         let head = [&[SET], &string(b"k")[..], &(8 * MIB).to_le_bytes()].concat();
-        // Those who come later are closed while they still send.
+        // Clients that come later are closed while they still send.
         if client.0.write_all(&[&head[..], &part].concat()).is_ok() {
             clients.push(client);
         }

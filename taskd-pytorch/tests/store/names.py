@@ -21,7 +21,7 @@ late = threading.Event()
 
 
 def name_service():
-    """Hears everything and says nothing; later, that there is no such name, half a second late."""
+    """Receives everything and answers nothing; later, that there is no such name, half a second late."""
     while True:
         query, asker = silence.recvfrom(1024)
         if late.is_set():

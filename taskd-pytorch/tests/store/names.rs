@@ -16,8 +16,8 @@ fn without_a_name_service_clients_join_as_fast_as_ever() {
     command.args([concat!(env!("CARGO_MANIFEST_DIR"), "/tests/store/names.py"), env!("CARGO_BIN_EXE_taskd-store")]);
     command.args(torch.is_some().then_some("torch")).env("TORCH_CPP_LOG_LEVEL", "ERROR");
     let output = command.output().expect("unshare of util-linux");
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{said}");
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{stderr}");
     let found: Value = serde_json::from_slice(&output.stdout).unwrap();
     let look_up = found["look_up"].as_f64().unwrap();
     assert!(look_up > 2.0, "a look-up takes its time there: {found}");

@@ -1,7 +1,7 @@
 """A store that ranks of several hosts meet at, with a process of another host that does not know the job's secret.
 
-`python other_host.py ROLE HOST PORT`: `rank` writes signed values, `intruder` puts others in their place, `reader` says
-which of them it reads. The client is torch's protocol in a few lines.
+`python other_host.py ROLE HOST PORT`: `rank` writes signed values, `intruder` puts others in their place, `reader`
+prints which of them it reads. The client is torch's protocol in a few lines.
 """
 
 import json

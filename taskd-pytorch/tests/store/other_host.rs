@@ -1,5 +1,5 @@
-//! Clients of another host: they reach no store of a job of one host, have a bound where a store is reached from other hosts, and put
-//! nothing into what ranks read of each other.
+//! Clients of another host: they reach no store of a job of one host, have a bound where a store is reached from other
+//! hosts, and put nothing into what ranks read of each other.
 
 use crate::raw::Raw;
 use crate::service::Store;
@@ -34,8 +34,8 @@ async fn another_host_is_refused_at_once_by_the_store_of_a_job_of_one_host() {
     for address in [other.here(), Ipv4Addr::LOCALHOST] {
         let begun = Instant::now();
         let output = there(&other, &format!("exec 3<>/dev/tcp/{address}/{port}"));
-        let said = String::from_utf8_lossy(&output.stderr).into_owned();
-        assert!(!output.status.success() && said.contains("Connection refused"), "{address}: {said}");
+        let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(!output.status.success() && stderr.contains("Connection refused"), "{address}: {stderr}");
         assert!(begun.elapsed() < Duration::from_secs(20), "it is refused, and does not run into a time limit");
     }
     assert_eq!(store.control.stats().await.unwrap().accepted, 0);
@@ -55,8 +55,8 @@ async fn clients_of_another_host_have_a_bound_and_a_silence_limit() {
         "trap '' PIPE; for i in 1 2 3 4 5 6 7 8; do {dial}; {hello}; pong=; read -t 9 -N 4 -u $fd pong; echo \"$pong.\"; done 2>/dev/null"
     );
     let output = there(&other, &script);
-    let said = String::from_utf8_lossy(&output.stdout).into_owned();
-    assert_eq!(said.lines().filter(|line| *line == "1234.").count(), 3, "{said}");
+    let stdout = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert_eq!(stdout.lines().filter(|line| *line == "1234.").count(), 3, "{stdout}");
     let stats = store.until("the others are closed", |stats| stats.reached(Bound::ClientsOfHost) == 5).await;
     assert_eq!(stats.foreign, 0, "{stats:#?}");
     own.ping();
@@ -67,18 +67,18 @@ async fn clients_of_another_host_have_a_bound_and_a_silence_limit() {
     own.ping();
 }
 
-/// What a role of that program says.
-fn says(mut command: Command, role: &str, address: SocketAddr) -> Value {
+/// What a role of that program prints.
+fn answer_of(mut command: Command, role: &str, address: SocketAddr) -> Value {
     let program = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/store/other_host.py");
     let output =
         command.args([program, role, &address.ip().to_string(), &address.port().to_string()]).output().unwrap();
-    let said = String::from_utf8_lossy(&output.stderr);
-    serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{role}: {error}: {said}"))
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{role}: {error}: {stderr}"))
 }
 
-/// Left over, and not wanted: torch's client presents nothing by which it could be known, so a process of another host that reaches
-/// the port reads and replaces torch's own keys, reads what taskd has put there, and can have a job fail (SECURITY.md, *What is left*).
-/// What it puts there is read by no rank.
+/// Left over, and not wanted: torch's client presents nothing by which it could be known, so a process of another host
+/// that reaches the port reads and replaces torch's own keys, reads what taskd has put there, and can have a job fail
+/// (SECURITY.md, *What is left*). What it puts there is read by no rank.
 #[tokio::test]
 async fn another_host_writes_no_key_that_ranks_read() {
     let Some(other) = OtherHost::join("another_host_puts_nothing_into_what_ranks_read") else { return };
@@ -91,10 +91,10 @@ async fn another_host_writes_no_key_that_ranks_read() {
         command.env("PYTHONPATH", helper.path()).env("TASKD_SECRET", "5a".repeat(32));
         command
     };
-    assert_eq!(says(own(), "rank", address), json!({}));
+    assert_eq!(answer_of(own(), "rank", address), json!({}));
     let mut intruder = other.command(system());
     intruder.env_remove("TASKD_SECRET");
-    says(intruder, "intruder", address);
-    let read = says(own(), "reader", address);
+    answer_of(intruder, "intruder", address);
+    let read = answer_of(own(), "reader", address);
     assert_eq!(read, json!({"state/0": null, "state/1": null, "state/2": "state/2"}));
 }

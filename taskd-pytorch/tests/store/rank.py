@@ -1,5 +1,4 @@
-"""A rank that trains nothing, in a job whose recoveries are real: the real session, and what stands for the framework,
-which says so."""
+"""A rank that trains nothing, in a job with real recoveries: the real session, and a stand-in for the framework."""
 
 from taskd import _session
 
@@ -8,7 +7,7 @@ class Engine:
     """Of a framework that does nothing."""
 
     is_a_stand_in = True
-    cannot, told_sharded = None, []
+    cannot, reported_sharded = None, []
     release = is_rank = staticmethod(lambda: None)
     state_bytes = staticmethod(lambda: 0)
 

@@ -1,10 +1,10 @@
-//! A client that says what it is told to, byte for byte.
+//! A client that sends what it is given, byte for byte.
 
 use crate::service::PATIENCE;
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 
-/// What every client says first.
+/// What every client sends first.
 pub(crate) const VALIDATE: [u8; 5] = [0, 0xce, 0xf7, 0x85, 0x3c];
 
 pub(crate) const SET: u8 = 1;
@@ -17,7 +17,7 @@ const PING: u8 = 13;
 pub(crate) struct Raw(pub(crate) TcpStream);
 
 impl Raw {
-    /// Connected, and nothing said.
+    /// Connected, and nothing sent.
     pub(crate) fn silent(address: SocketAddr) -> Raw {
         let stream = TcpStream::connect(address).unwrap();
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
@@ -37,13 +37,13 @@ impl Raw {
         self.0.write_all(bytes).unwrap();
     }
 
-    pub(crate) fn hear(&mut self, bytes: usize) -> Vec<u8> {
-        let mut heard = vec![0; bytes];
-        self.0.read_exact(&mut heard).unwrap();
-        heard
+    pub(crate) fn receive(&mut self, bytes: usize) -> Vec<u8> {
+        let mut received = vec![0; bytes];
+        self.0.read_exact(&mut received).unwrap();
+        received
     }
 
-    /// Whether the server has closed the connection: what it had said before is thrown away.
+    /// Whether the server has closed the connection: what it had sent before is thrown away.
     pub(crate) fn is_closed(&mut self) -> bool {
         let mut room = [0; 65536];
         loop {
@@ -62,8 +62,8 @@ impl Raw {
 
     pub(crate) fn get(&mut self, key: &str) -> Vec<u8> {
         self.say(&[&[GET], &string(key.as_bytes())[..]].concat());
-        let length = u64::from_le_bytes(self.hear(8).try_into().unwrap());
-        self.hear(usize::try_from(length).unwrap())
+        let length = u64::from_le_bytes(self.receive(8).try_into().unwrap());
+        self.receive(usize::try_from(length).unwrap())
     }
 
     pub(crate) fn wait(&mut self, key: &str) {
@@ -73,7 +73,7 @@ impl Raw {
     /// It is served: nothing that was sent before is left undone.
     pub(crate) fn ping(&mut self) {
         self.say(&[PING, 1, 2, 3, 4]);
-        assert_eq!(self.hear(4), [1, 2, 3, 4]);
+        assert_eq!(self.receive(4), [1, 2, 3, 4]);
     }
 }
 

@@ -51,7 +51,7 @@ impl Store {
         address
     }
 
-    /// What it says of itself once this holds.
+    /// What it reports of itself once this holds.
     pub(crate) async fn until(&mut self, what: &str, holds: impl Fn(&Stats) -> bool) -> Stats {
         let begun = Instant::now();
         loop {

@@ -19,7 +19,7 @@ pub(crate) fn world(ranks: u32) -> World {
     World::first((0..ranks).map(|rank| (Rank(rank), member.clone())).collect())
 }
 
-/// The world after a restart of everybody.
+/// The world after a restart of all ranks.
 pub(crate) fn restarted(world: &World) -> World {
     world.successor(Counted::Yes, |members| {
         members.values_mut().for_each(|member| member.incarnation = member.incarnation.next());
@@ -44,12 +44,12 @@ pub(crate) async fn local(dir: &Path) -> TorchLauncher<LocalLauncher> {
     TorchLauncher::with_framework(local, dir.join("torch"), Torch::default().run_id("digits"))
 }
 
-/// Waits until these have exited; every phase of theirs that was told, in order, and the exits.
+/// Waits until these have exited; every phase of theirs that was reported, in order, and the exits.
 pub(crate) async fn exits(
     launcher: &impl Launcher,
     procs: &[ProcId],
 ) -> (Vec<(ProcId, Phase)>, BTreeMap<ProcId, Exit>) {
-    let mut told = Vec::new();
+    let mut phases = Vec::new();
     let mut exits = BTreeMap::new();
     let listing = launcher.list().await.unwrap();
     let mut from = Revision { epoch: listing.revision.epoch, seq: 0 };
@@ -65,10 +65,10 @@ pub(crate) async fn exits(
                 if let Phase::Exited(exit) = &status.phase {
                     exits.insert(status.proc.clone(), (**exit).clone());
                 }
-                told.push((status.proc, status.phase));
+                phases.push((status.proc, status.phase));
             }
         }
     };
-    tokio::time::timeout(PATIENCE, all).await.expect("all exits are told");
-    (told, exits)
+    tokio::time::timeout(PATIENCE, all).await.expect("all exits are reported");
+    (phases, exits)
 }

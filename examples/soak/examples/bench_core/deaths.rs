@@ -1,7 +1,7 @@
-//! How soon a killed rank is known dead, and how soon its exit is told, beside a bare pidfd on the same process.
+//! How soon a killed rank is known dead, and how soon its exit is reported, beside a bare pidfd on the same process.
 //!
-//! The clock runs from just before kill(2) until the owner's `watch` returns. On every core another rank of the same job
-//! computes all the time: it has no reason to give way to whoever wants to tell of a death.
+//! The clock runs from just before kill(2) until the owner's `watch` returns. On every core another rank of the same
+//! job computes all the time: it has no reason to give way to the process that reports a death.
 
 use super::{Failure, rank};
 use rustix::event::{PollFd, PollFlags, poll};
@@ -24,7 +24,7 @@ const QUICK_SIZES_MIB: [u32; 3] = [1, 10, 50];
 const LOOK_EVERY: Duration = Duration::from_millis(5);
 /// How long a rank may take to fill its memory and to say so.
 const READY_WITHIN: Duration = Duration::from_secs(120);
-/// How long a rank runs before it is killed: everybody who waits for its death does so by then.
+/// How long a rank runs before it is killed: every process that waits for its death does so by then.
 const SETTLE: Duration = Duration::from_millis(30);
 /// The rank that is killed; the others keep the cores busy.
 const VICTIM: Rank = Rank(0);
@@ -32,7 +32,7 @@ const VICTIM: Rank = Rank(0);
 /// The worst of all sizes.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub(crate) struct Figures {
-    /// From SIGKILL until the owner is told of the death, with a lifeline: the median.
+    /// From SIGKILL until the owner receives the death, with a lifeline: the median.
     death_seen_ms_p50: f64,
     /// The longest.
     death_seen_ms_max: f64,
@@ -126,7 +126,7 @@ impl Job<'_> {
         Ok(job)
     }
 
-    /// Starts the first rank once more, kills it and tells when that was seen.
+    /// Starts the first rank once more, kills it and returns when that was seen.
     async fn kill_one(&mut self, mib: u32, has_lifeline: bool) -> Result<End, Failure> {
         self.world = Arc::new(self.world.successor(Counted::Yes, |members| {
             members.entry(VICTIM).and_modify(|member| member.incarnation = member.incarnation.next());
@@ -166,7 +166,7 @@ impl Job<'_> {
         Ok((pid, listing.revision))
     }
 
-    /// When the death of a process was told, if it was, and when its exit.
+    /// When the death of a process was reported, if it was, and when its exit.
     async fn end_of(&self, proc: &ProcId, from: Revision) -> Result<(Option<Instant>, Instant), Failure> {
         let (mut dead, mut from) = (None, from);
         loop {

@@ -1,4 +1,4 @@
-//! A job without processes: the kernel, and the logs where a directory is given, are told what would be told of one.
+//! A job without processes: the kernel, and the logs where a directory is given, receive what would be reported of one.
 
 use super::Failure;
 use std::path::Path;

@@ -8,7 +8,7 @@ use taskd_core::worker::Lifeline;
 pub(crate) const READY: &str = "ready";
 const PAGE_BYTES: usize = 4096;
 
-/// Is a rank, until somebody kills it. `TASKD_HOOKS=0` makes it one without a lifeline.
+/// Is a rank, until it is killed. `TASKD_HOOKS=0` makes it one without a lifeline.
 pub(crate) fn run(act: &str, mib: &str) -> Result<(), Failure> {
     let _lifeline = Lifeline::take_from_env();
     let memory = vec![1u8; mib.parse::<usize>()? << 20];

@@ -1,12 +1,14 @@
 //! taskd's store beside torch's own `TCPStore` server: the same clients, on the same machine, in turns.
 //!
-//! `cargo run --release -p taskd-soak --example bench_store` prints a table, `--json` the figures as the last line. It needs PyTorch (of the
-//! environment that `pytorch_ddp` uses). `--quick` shrinks everything until it only shows that the program works.
+//! `cargo run --release -p taskd-soak --example bench_store` prints a table, `--json` the figures as the last line. It
+//! needs PyTorch (of the environment that `pytorch_ddp` uses). `--quick` shrinks everything until it only shows that
+//! the program works.
 //!
-//! The load comes from this program, one thread that speaks the protocol itself, since torch's client in Python would mostly
-//! measure Python. In each round both servers have their turn, once this one first and once that one. Every ratio is ours to
-//! torch's, of the same round; operations, joins and barriers are rates, so more is better, and of the others less. A call is
-//! one of torch's client: a set is one request without an answer, a get two with one each, an add one.
+//! The load comes from this program, one thread that speaks the protocol itself, since torch's client in Python would
+//! mostly measure Python. In each round both servers have their turn, once this one first and once that one. Every
+//! ratio is ours to torch's, of the same round; operations, joins and barriers are rates, so more is better, and of the
+//! others less. A call is one of torch's client: a set is one request without an answer, a get two with one each, an
+//! add one.
 
 mod load;
 mod servers;
@@ -27,7 +29,7 @@ use taskd_pytorch::venv;
 
 /// Descriptors that this program needs besides its clients'.
 const OTHER_FILES: u64 = 64;
-/// A clock tick of `/proc/PID/stat`, in microseconds: 100 a second on every machine that Linux tells users of.
+/// A clock tick of `/proc/PID/stat`, in microseconds: 100 a second on every machine, as Linux reports it to programs.
 const TICK_US: f64 = 10_000.0;
 
 /// Measures taskd's store beside torch's own server.
@@ -106,7 +108,7 @@ async fn run(mut options: Options) -> Result<(), Failure> {
     println!("{}", machine());
     let mut rounds = Vec::new();
     for round in 0..options.rounds {
-        // Whoever is second finds a warmer machine, or a hotter one.
+        // The second one finds a warmer machine, or a hotter one.
         let (mine, theirs) = if round % 2 == 0 {
             let mine = turn(&ours, &options)?;
             (mine, turn(&torchs, &options)?)

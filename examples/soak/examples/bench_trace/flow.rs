@@ -95,7 +95,7 @@ fn sustained(time: Duration) -> Result<(f64, u64), Failure> {
     Ok((made as f64 / took.as_secs_f64(), lost))
 }
 
-/// Records so many while nobody reads; then what is read, and what was lost.
+/// Records so many without a reader; then what is read, and what was lost.
 fn filled(when_full: WhenFull, records: u64) -> Result<(u64, u64, Losses), Failure> {
     let (recorder, mut recording) = pair(when_full)?;
     record(&mut recorder.thread(), records);

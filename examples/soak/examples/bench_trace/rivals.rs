@@ -1,4 +1,4 @@
-//! The tracing libraries that recording is compared with, each doing what keeps a span for somebody to read.
+//! The tracing libraries that recording is compared with, each doing what keeps a span for a reader.
 
 use super::cost::per_one;
 use fastrace::collector::{Config, Reporter, SpanRecord};
@@ -18,9 +18,9 @@ const SPANS_PER_PARENT: u32 = 1000;
 /// fastrace with a collector that throws its spans away, in a thread of its own.
 pub(crate) struct Fastrace;
 
-struct Nobody;
+struct NoReporter;
 
-impl Reporter for Nobody {
+impl Reporter for NoReporter {
     fn report(&mut self, spans: Vec<SpanRecord>) {
         black_box(spans);
     }
@@ -28,7 +28,7 @@ impl Reporter for Nobody {
 
 impl Fastrace {
     pub(crate) fn start() -> Fastrace {
-        fastrace::set_reporter(Nobody, Config::default());
+        fastrace::set_reporter(NoReporter, Config::default());
         Fastrace
     }
 

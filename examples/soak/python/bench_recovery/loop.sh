@@ -22,5 +22,5 @@ while :; do
     done
     wait -n "${ranks[@]}"
     kill -9 "${ranks[@]}" 2> /dev/null
-    port=$((port + 1)) # nobody is waited for: those that come have a port where they do not meet those that go
+    port=$((port + 1)) # no rank is waited for: those that come have a port where they do not meet those that go
 done

@@ -1,7 +1,7 @@
 """The training that bench_recovery runs under every system: the same model, data, pace and checkpoints, a mode for each
 kind.
 
-    plain    by the environment of torchrun; a lost rank ends this process, who starts it again finds the checkpoint
+    plain    by the environment of torchrun; a lost rank ends this process, and the next start finds the checkpoint
     steps    the same with `taskd.steps` around the loop: the process of a rank that lives is kept
     inproc   the loop of `plain` in NVRx's in-process restart
     torchft  a replica of one rank each, under torchft's manager
@@ -9,9 +9,9 @@ kind.
 Every rank writes one line for each step that it has completed to DIR/steps.RANK.PID.jsonl: when, of which rank, in a
 world of how many, in which life of the loop, and the hash of the state after it. Rank 0 keeps a checkpoint,
 DIR/checkpoint, every few steps. If there is a file DIR/fault.RANK, that rank's next step raises an exception, and
-DIR/struck.RANK says when.
+DIR/struck.RANK has the time.
 
-Imports and first uses that one system needs are that system's alone: nobody is charged for another one's.
+Imports and first uses that one system needs count for that system only.
 """
 
 import argparse
@@ -257,7 +257,7 @@ def torchft():
         manager.allreduce(flat).wait()  # not its DDP, in which a survivor dies when a peer does inside of an operation
         if manager.should_commit():
             training.update(flat)
-            if manager.is_participating():  # who is new only copies in its first step
+            if manager.is_participating():  # a new rank only copies in its first step
                 training.completed(manager.current_step() - 1, manager.num_participants())
 
 

@@ -56,8 +56,8 @@ class Notes:
         self.lines.write(json.dumps({"step": number, "loss": bits}) + "\n")
 
     def saved(self, number):
-        """This rank's part of the checkpoint of a step is on disk. One that not all ranks have said this of is not
-        loaded."""
+        """Reports that this rank's part of the checkpoint of a step is on disk. A checkpoint that not all ranks have
+        reported is not loaded."""
         open(os.path.join(self.options.dir, "saved.%d.%d" % (number, self.rank)), "w").close()
 
     def newest(self):

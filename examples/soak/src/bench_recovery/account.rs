@@ -21,7 +21,8 @@ pub(crate) enum Came {
     },
 }
 
-/// What one system took, in one variant. Times are in seconds from the fault to the first step that all ranks have completed.
+/// What one system took, in one variant. Times are in seconds from the fault to the first step that all ranks have
+/// completed.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct Row {
     /// taskd, torchrun, `ft_launcher`, nvrx-inprocess, torchft or floor.
@@ -42,7 +43,8 @@ pub(super) struct Row {
     pub(super) stalls: usize,
     /// The most steps that had been completed before a fault and were done again.
     pub(super) steps_lost_max: Option<u64>,
-    /// Whether every step ended in the undisturbed run's state; null where fewer ranks have trained, or it never came back.
+    /// Whether every step ended in the undisturbed run's state; null where fewer ranks have trained, or it never came
+    /// back.
     pub(super) state_equal: Option<bool>,
     /// Whether as many ranks as before trained in the step that counts as its coming back.
     pub(super) world_kept: bool,
@@ -82,8 +84,8 @@ impl Came {
     }
 }
 
-/// For people: a row for each system and variant, which were to be hit `n` times; then how ours stand beside the others, where both
-/// were measured.
+/// For people: a row for each system and variant, which were to be hit `n` times; then how ours stand beside the
+/// others, where both were measured.
 pub(crate) fn table(rows: &[Row], n: u32) -> String {
     let mut out = String::from(
         "\n  system          variant           ranks    n   median, s       min       max  stalls  steps lost  state    world kept\n",
@@ -138,9 +140,9 @@ fn beside_peers(rows: &[Row]) -> Option<String> {
     let keeping = rows.iter().filter(|row| row.candidate.is_peer() && row.world_kept && row.median_s.is_some());
     let best = keeping.min_by(|a, b| a.median_s.unwrap_or(f64::MAX).total_cmp(&b.median_s.unwrap_or(f64::MAX)))?;
     let times = best.median_s? / ours;
-    let who = format!("{} ({})", best.system, best.variant);
+    let name = format!("{} ({})", best.system, best.variant);
     Some(format!(
-        "  the best other system that keeps the world, {who}, takes {times:.1} times as long as recover-in-place\n"
+        "  the best other system that keeps the world, {name}, takes {times:.1} times as long as recover-in-place\n"
     ))
 }
 
@@ -176,8 +178,8 @@ mod tests {
     fn uncounted_jobs_and_differing_states_of_taskd_are_reported() {
         let rows = |candidate| [Row::of(candidate, 2, &[back(1.0, 0, Some(false))])];
         assert!(judge(&rows(Candidate::Torchrun)).is_ok(), "not ours to judge");
-        let told = judge(&rows(Candidate::TaskdRestart)).unwrap_err().to_string();
-        assert_eq!(told, "taskd's ranks differ from the undisturbed run (restart)");
+        let error = judge(&rows(Candidate::TaskdRestart)).unwrap_err().to_string();
+        assert_eq!(error, "taskd's ranks differ from the undisturbed run (restart)");
         assert!(table(&rows(Candidate::TaskdRestart), 3).contains("  2 jobs are not counted"));
     }
 

@@ -1,4 +1,4 @@
-//! Who is compared, and what is to be seen of each once it has recovered.
+//! The systems that are compared, and what is to be seen of each once it has recovered.
 //!
 //! It starts nothing; how each is started is in `ours` and `peers`.
 
@@ -13,8 +13,8 @@ pub enum Candidate {
     TaskdRetry,
     /// taskd, where a rank is killed: a standby takes its place, the others keep their processes.
     TaskdRecoverInPlace,
-    /// taskd on two hosts with a guard each, where a rank's guard is killed, and the rank with it: a standby of the other host takes
-    /// its place. All processes run on this machine.
+    /// taskd on two hosts with a guard each, where a rank's guard is killed, and the rank with it: a standby of the
+    /// other host takes its place. All processes run on this machine.
     TaskdRecover,
     /// taskd, where a rank is killed: the others train without it. The job allows no cheaper strategy.
     TaskdShrink,
@@ -49,13 +49,13 @@ pub(crate) enum Fault {
     Exception,
 }
 
-/// Which of the steps after a fault tell that the job has recovered: the first that as many ranks as `world` have completed in
-/// a world of that size.
+/// Which of the steps after a fault show that the job has recovered: the first that as many ranks as `world` have
+/// completed in a world of that size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Recovered {
     /// How many ranks go on.
     pub(crate) world: u32,
-    /// Everybody's loop begins anew: what loops do that were there before does not count.
+    /// Every rank's loop begins again: what loops do that were there before does not count.
     pub(crate) anew: bool,
 }
 
@@ -101,7 +101,7 @@ impl Candidate {
         self.system() == "taskd"
     }
 
-    /// Whether it is somebody else's system.
+    /// Returns true if it is a system of another vendor.
     pub(crate) fn is_peer(self) -> bool {
         !self.is_ours() && self != Candidate::Floor
     }
@@ -125,7 +125,7 @@ impl Candidate {
         self.keeps_world() && self != Candidate::TorchftRejoin
     }
 
-    /// What tells that it has recovered, of so many ranks.
+    /// What shows that it has recovered, of so many ranks.
     pub(crate) fn recovered(self, ranks: u32) -> Recovered {
         let keeps_loops = matches!(
             self,

@@ -76,7 +76,7 @@ impl Lines {
         together.map(|line| line.rank).collect::<BTreeSet<u32>>().len() == ranks as usize
     }
 
-    /// The process of a rank: who wrote its newest line.
+    /// The process of a rank: the one that wrote its newest line.
     pub(crate) fn process_of(&self, rank: u32) -> Option<i32> {
         let of_rank = self.all.iter().filter(|line| line.rank == rank);
         of_rank.max_by(|a, b| a.t.total_cmp(&b.t)).map(|line| line.pid)
@@ -93,7 +93,8 @@ impl Lines {
         Before { at, step: newest.into_values().min().unwrap_or(0), loops }
     }
 
-    /// The first step that enough ranks have completed after the fault. Where one of them has done it twice, the last time counts.
+    /// The first step that enough ranks have completed after the fault. Where one of them has done it twice, the last
+    /// time counts.
     pub(crate) fn recovery(&self, before: &Before, wanted: Recovered) -> Option<Recovery> {
         let mut steps: BTreeMap<u64, BTreeMap<u32, f64>> = BTreeMap::new();
         let is_after = |line: &&Line| line.t > before.at && line.world == wanted.world;
@@ -113,7 +114,8 @@ impl Lines {
         self.all.iter().map(|line| (line.step, line.sha256.clone())).collect()
     }
 
-    /// Whether every step of every rank ended in the state of the same step there; `None` where no step can be compared.
+    /// Whether every step of every rank ended in the state of the same step there; `None` where no step can be
+    /// compared.
     pub(crate) fn has_states_of(&self, reference: &BTreeMap<u64, String>, since: f64) -> Option<bool> {
         let compare = |line: &Line| Some((line.t > since, *reference.get(&line.step)? == line.sha256));
         let compared: Vec<(bool, bool)> = self.all.iter().filter_map(compare).collect();

@@ -1,5 +1,5 @@
-//! What the example `bench_recovery` does: the same training under taskd, under other systems and under none, each hit in the same
-//! way, in turns, and what each took until all ranks had completed a step again.
+//! What the example `bench_recovery` does: the same training under taskd, under other systems and under none, each hit
+//! in the same way, in turns, and what each took until all ranks had completed a step again.
 //!
 //! It measures from outside, by the times that the script writes. It never looks into a system.
 
@@ -19,7 +19,7 @@ use peers::Script;
 use rand::rngs::StdRng;
 use rand::seq::SliceRandom;
 use rand::{RngExt, SeedableRng};
-use repetition::{Bench, Told};
+use repetition::{Bench, Repetition};
 use std::collections::BTreeMap;
 use std::path::Path;
 use taskd_examples::program::{Failure, number};
@@ -58,18 +58,19 @@ pub struct Options {
     role: Role,
 }
 
-/// Runs all repetitions in turns, and prints the account. The same program, started again by itself, is taskd's supervisor.
+/// Runs all repetitions in turns, and prints the account. The same program, started again by itself, is taskd's
+/// supervisor.
 ///
 /// # Errors
-/// One sentence: what cannot be done here, or that taskd's ranks trained something else than undisturbed. Nothing that was started
-/// runs any more.
+/// One sentence: what cannot be done here, or that taskd's ranks trained something else than undisturbed. Nothing that
+/// was started runs any more.
 pub async fn run(options: &Options) -> Result<(), Failure> {
     if let Some(dir) = &options.role.supervise {
         return Box::pin(ours::supervise(dir)).await;
     }
     let rows = tokio::select! {
         biased;
-        signal = told_to_end() => return Err(format!("ended by {}", signal?).into()),
+        signal = ordered_to_end() => return Err(format!("ended by {}", signal?).into()),
         rows = Box::pin(measure(options)) => rows?,
     };
     println!("{}", account::table(&rows, options.n));
@@ -80,7 +81,7 @@ pub async fn run(options: &Options) -> Result<(), Failure> {
 }
 
 /// What is measured is dropped then, and its processes are ended with it.
-async fn told_to_end() -> Result<&'static str, Failure> {
+async fn ordered_to_end() -> Result<&'static str, Failure> {
     use tokio::signal::unix::{SignalKind, signal};
     let (mut term, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
     tokio::select! {
@@ -111,23 +112,24 @@ async fn measure(options: &Options) -> Result<Vec<Row>, Failure> {
         for candidate in &candidates {
             number += 1;
             let mut own_dice = StdRng::seed_from_u64(dice.random());
-            let told = Box::pin(bench.repeat(*candidate, number, &mut own_dice)).await;
+            let repetition = Box::pin(bench.repeat(*candidate, number, &mut own_dice)).await;
             println!(
                 "{round:>4}/{}  {:<14}  {:<16}  {}",
                 options.n,
                 candidate.system(),
                 candidate.variant(),
-                line(&told)
+                line(&repetition)
             );
-            kept |= !matches!(told, Ok(Told { came: Came::Back { .. }, .. }));
-            came.entry(*candidate).or_default().extend(told.ok().map(|told| told.came));
+            kept |= !matches!(repetition, Ok(Repetition { came: Came::Back { .. }, .. }));
+            came.entry(*candidate).or_default().extend(repetition.ok().map(|repetition| repetition.came));
         }
     }
     dir.disable_cleanup(kept);
     Ok(came.into_iter().map(|(candidate, came)| Row::of(candidate, options.ranks, &came)).collect())
 }
 
-/// A run of the same script that nobody disturbs, for the states to compare with: a little longer than any that is hit.
+/// A run of the same script that is not disturbed, for the states to compare with: a little longer than any that is
+/// hit.
 async fn undisturbed(options: &Options, dir: &Path, dice: &mut StdRng) -> Result<BTreeMap<u64, String>, Failure> {
     let python = peers::python_of(Candidate::Floor).await?;
     let steps = (options.settle_s + 4) * 1000 / u64::from(options.pace_ms) + 50;
@@ -137,11 +139,11 @@ async fn undisturbed(options: &Options, dir: &Path, dice: &mut StdRng) -> Result
     repetition::undisturbed(&script, steps, dice).await
 }
 
-fn line(told: &Result<Told, Failure>) -> String {
-    match told {
+fn line(repetition: &Result<Repetition, Failure>) -> String {
+    match repetition {
         Err(why) => format!("is not counted: {why}"),
-        Ok(Told { came: Came::NotBack, remark }) => format!("did not recover{remark}"),
-        Ok(Told { came: Came::Back { seconds, steps_lost, .. }, remark }) => {
+        Ok(Repetition { came: Came::NotBack, remark }) => format!("did not recover{remark}"),
+        Ok(Repetition { came: Came::Back { seconds, steps_lost, .. }, remark }) => {
             format!("{seconds:>7.3} s  {steps_lost:>3} steps lost{remark}")
         }
     }

@@ -27,7 +27,7 @@ use taskd_pytorch::with_store;
 use tokio::sync::broadcast::error::RecvError;
 use tokio::time::{Instant, sleep};
 
-/// The file in a job's directory that says what to run.
+/// The file in a job's directory that names what to run.
 const ORDER: &str = "order.json";
 /// The file with lines for people: when standbys had come up, how each recovery was done, and with how many of them.
 const HOW: &str = "how";
@@ -64,11 +64,12 @@ fn is_in_process(candidate: Candidate) -> bool {
 
 /// What the supervisor in this directory has to say, each after a semicolon.
 pub(crate) fn how(dir: &Path) -> String {
-    let told = fs::read_to_string(dir.join(HOW)).unwrap_or_default();
-    told.lines().map(|line| format!("; {line}")).collect()
+    let text = fs::read_to_string(dir.join(HOW)).unwrap_or_default();
+    text.lines().map(|line| format!("; {line}")).collect()
 }
 
-/// In the supervisor: runs the job of `dir` until the benchmark, which holds the other end of our stdin, has seen enough.
+/// In the supervisor: runs the job of `dir` until the benchmark, which holds the other end of our stdin, has seen
+/// enough.
 pub(crate) async fn supervise(dir: &Path) -> Result<(), Failure> {
     let order: Order = serde_json::from_slice(&fs::read(dir.join(ORDER))?)?;
     let mut spec = spec(&order)?;
@@ -86,7 +87,7 @@ pub(crate) async fn supervise(dir: &Path) -> Result<(), Failure> {
         .journal(dir.join("journal"));
     let runtime = hosts.sources(runtime, BEAT).build()?;
     let hosts = Arc::new(hosts);
-    let telling = tokio::spawn(tell(runtime.handle(), dir.join(HOW)));
+    let telling = tokio::spawn(log(runtime.handle(), dir.join(HOW)));
     let watching = tokio::spawn(watch_standbys(Arc::clone(&hosts), is_in_process(order.candidate), dir.join(HOW)));
     let report = runtime.run_until(soak_is_gone()).await;
     telling.abort();
@@ -117,7 +118,8 @@ fn spec(order: &Order) -> Result<JobSpec, Failure> {
     Ok(if is_in_process(order.candidate) { with_store(spec, &StoreProgram::ReexecSelf)? } else { spec })
 }
 
-/// Writes down when standbys had come up on all hosts: where ranks keep their processes, when one of them had come to the step loop.
+/// Writes down when standbys had come up on all hosts: where ranks keep their processes, when one of them had come to
+/// the step loop.
 async fn watch_standbys(hosts: Arc<Hosts>, parked: bool, file: PathBuf) {
     let began = Instant::now();
     loop {
@@ -140,7 +142,7 @@ async fn watch_standbys(hosts: Arc<Hosts>, parked: bool, file: PathBuf) {
 }
 
 /// Writes down how each incident ended.
-async fn tell(handle: RuntimeHandle, file: PathBuf) {
+async fn log(handle: RuntimeHandle, file: PathBuf) {
     let mut events = handle.events();
     loop {
         match events.recv().await.as_deref() {

@@ -1,7 +1,8 @@
-//! The systems that taskd is compared with: their Python environments, and how each is started with the settings that serve it
-//! best here.
+//! The systems that taskd is compared with: their Python environments, and how each is started with the settings that
+//! serve it best here.
 //!
-//! Where a setting trades speed for patience with a slow network, speed is taken: nothing here is slow but what is measured.
+//! Where a setting trades speed for patience with a slow network, speed is taken: nothing here is slow but what is
+//! measured.
 
 use super::Failure;
 use super::candidates::Candidate;
@@ -41,17 +42,17 @@ const LOOP: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/python/bench_recovery/l
 /// How soon NVRx's in-process restart looks around, in seconds; its own default is 1 for each.
 const INPROC_SECONDS: &str = r#""seconds":{"monitor_thread_interval":0.05,"monitor_process_interval":0.05,"heartbeat_interval":0.1,"progress_watchdog_interval":0.1,"last_call_wait":0.05}"#;
 
-/// What each rank's environment has, whoever starts it.
+/// What each rank's environment has, whichever system starts it.
 pub(crate) const ENVIRONMENT: [(&str, &str); 3] =
     [("OMP_NUM_THREADS", "1"), ("GLOO_SOCKET_IFNAME", "lo"), ("TORCH_CPP_LOG_LEVEL", "ERROR")];
 
 /// The interpreter that a candidate's ranks run in; an environment that is not there yet is made.
 pub(crate) async fn python_of(candidate: Candidate) -> Result<PathBuf, Failure> {
-    let mut tell = |line: &str| println!("python        {line}");
+    let mut log = |line: &str| println!("python        {line}");
     let located = tokio::task::spawn_blocking(move || match candidate.system() {
-        "ft_launcher" | "nvrx-inprocess" => NVRX.locate(&mut tell).map(|env| env.python().to_owned()),
-        "torchft" => TORCHFT.locate(&mut tell).map(|env| env.python().to_owned()),
-        _ => venv::locate(&mut tell),
+        "ft_launcher" | "nvrx-inprocess" => NVRX.locate(&mut log).map(|env| env.python().to_owned()),
+        "torchft" => TORCHFT.locate(&mut log).map(|env| env.python().to_owned()),
+        _ => venv::locate(&mut log),
     });
     Ok(located.await??)
 }

@@ -1,6 +1,6 @@
 //! The processes of one job: started with a mark, and ended for certain, whatever they have become meanwhile.
 //!
-//! It ends nobody who does not bear the mark.
+//! It ends no process that does not bear the mark.
 
 use super::Failure;
 use crate::outside::census::{Census, MARK, Process};
@@ -16,7 +16,8 @@ use std::time::{Duration, Instant};
 /// How long killed processes may take to be gone.
 const GONE_WITHIN: Duration = Duration::from_secs(5);
 const LOOK_EVERY: Duration = Duration::from_millis(10);
-/// How long one killed process is waited for before all are looked for anew: meanwhile another one may have been started.
+/// How long one killed process is waited for before all are looked for again: meanwhile another one may have been
+/// started.
 const GONE_SOON: Timespec = Timespec { tv_sec: 0, tv_nsec: 50_000_000 };
 /// What launchers set for their own ranks. One that is around this program is none of theirs.
 const NOT_INHERITED: [&str; 7] =
@@ -83,7 +84,8 @@ impl Running {
         self.children.iter_mut().any(|child| matches!(child.try_wait(), Ok(Some(_))))
     }
 
-    /// Tells all by their standard input's end to leave, which who supervises obeys; how many processes are left after that time.
+    /// Orders all to leave by closing their standard input, which supervisors obey; how many processes are left after
+    /// that time.
     pub(crate) async fn leave(&mut self, within: Duration) -> usize {
         self.children.iter_mut().for_each(|child| drop(child.stdin.take()));
         let until = Instant::now() + within;
@@ -136,13 +138,13 @@ impl Running {
 /// Waits a little for the end of a process that was killed.
 fn wait_for_end(process: &Process) {
     if let Some(handle) = Pid::from_raw(process.pid).and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok()) {
-        let _ = poll(&mut [PollFd::new(&handle, PollFlags::IN)], Some(&GONE_SOON)); // who lives on is found again
+        let _ = poll(&mut [PollFd::new(&handle, PollFlags::IN)], Some(&GONE_SOON)); // live processes are found again
     }
 }
 
 impl Drop for Running {
     fn drop(&mut self) {
-        let _ = self.kill_all(); // who ended it in order has been told
+        let _ = self.kill_all(); // a regular end has been ordered before
     }
 }
 

@@ -27,7 +27,7 @@ const START_WITHIN: Duration = Duration::from_secs(120);
 const STRIKE_WITHIN: Duration = Duration::from_secs(5);
 /// How long a job that has recovered goes on, for its states to be compared.
 const GO_ON: Duration = Duration::from_millis(500);
-/// How long a supervisor that was told to end, and its guard, may take.
+/// How long a supervisor that was ordered to end, and its guard, may take.
 const LEAVE_WITHIN: Duration = Duration::from_secs(20);
 /// Ports that a job may use, from its first on: each life of a loop of the shell takes one.
 const PORTS: u16 = 16;
@@ -42,11 +42,11 @@ pub(crate) struct Bench<'a> {
     pub(crate) reference: BTreeMap<u64, String>,
 }
 
-/// What is told of one repetition.
+/// What is reported of one repetition.
 #[derive(Debug)]
-pub(crate) struct Told {
+pub(crate) struct Repetition {
     pub(crate) came: Came,
-    /// How it recovered, where it says so, and what else is notable: each after a semicolon.
+    /// How it recovered, where it reports that, and what else is notable: each after a semicolon.
     pub(crate) remark: String,
 }
 
@@ -54,8 +54,14 @@ impl Bench<'_> {
     /// Carries out one repetition.
     ///
     /// # Errors
-    /// The job did not come to be hit, and nothing of it runs any more; or something of it does not end. The text says which.
-    pub(crate) async fn repeat(&self, candidate: Candidate, number: u32, dice: &mut StdRng) -> Result<Told, Failure> {
+    /// The job did not come to be hit, and nothing of it runs any more; or something of it does not end. The text names
+    /// which.
+    pub(crate) async fn repeat(
+        &self,
+        candidate: Candidate,
+        number: u32,
+        dice: &mut StdRng,
+    ) -> Result<Repetition, Failure> {
         let dir = self.dir.join(format!("r{number}"));
         fs::create_dir_all(&dir)?;
         let mut job = self.start(candidate, &dir, number, dice)?;
@@ -79,13 +85,13 @@ impl Bench<'_> {
         job.lines.look();
         let Some(recovery) = recovery else {
             let remark = format!("{remark}; its logs are in {}", dir.display());
-            return Ok(Told { came: Came::NotBack, remark });
+            return Ok(Repetition { came: Came::NotBack, remark });
         };
         fs::remove_dir_all(&dir)?;
         let states = candidate.can_have_same_state().then(|| job.lines.has_states_of(&self.reference, at));
         let Recovery { at: end, steps_lost, .. } = recovery;
         let came = Came::Back { seconds: end - at, steps_lost, state_equal: states.flatten() };
-        Ok(Told { came, remark })
+        Ok(Repetition { came, remark })
     }
 
     fn start(&self, candidate: Candidate, dir: &Path, number: u32, dice: &mut StdRng) -> Result<Job, Failure> {
@@ -102,10 +108,10 @@ impl Bench<'_> {
     }
 }
 
-/// The states after the steps of a run that nobody disturbs, as fast as it goes.
+/// The states after the steps of a run that is not disturbed, as fast as it goes.
 ///
 /// # Errors
-/// It does not run; the text says why.
+/// It does not run; the text has the reason.
 pub(crate) async fn undisturbed(
     script: &Script<'_>,
     steps: u64,
@@ -128,7 +134,8 @@ fn with_environment(starts: Vec<Start>) -> Vec<Start> {
     starts.into_iter().map(add).collect()
 }
 
-/// The first of some ports that are all free. Somebody may take one in between; then the job does not start, which is told.
+/// The first of some ports that are all free. Another process may take one in between; then the job does not start,
+/// which is reported.
 fn free_ports(dice: &mut StdRng) -> Result<u16, Failure> {
     for _ in 0..100 {
         let first = dice.random_range(20_000..30_000);

@@ -43,7 +43,7 @@ pub(crate) struct Books {
     job_begins: usize,
     /// Kills after which the job did not train again within the bound.
     pub(crate) stalls: u32,
-    /// Blame of somebody who had not been killed, once for each, in words.
+    /// Blame of a process that had not been killed, once for each, in words.
     pub(crate) wrong: Vec<String>,
     wrong_in_job: BTreeSet<Option<Victim>>,
     pub(crate) findings: Findings,
@@ -60,7 +60,7 @@ pub(crate) struct Findings {
     pub(crate) state_equal: bool,
     /// Processes that outlived their job.
     pub(crate) orphans: usize,
-    /// Processes that had ended and that nobody had reaped.
+    /// Processes that had ended and that were not reaped.
     pub(crate) zombies: usize,
     /// Ranks that were seen to run beside those of a newer generation.
     pub(crate) overlaps: usize,
@@ -88,7 +88,7 @@ pub(crate) struct Pause {
     pub(crate) blamed: usize,
     /// Worlds that were entered in that time.
     pub(crate) restarts: usize,
-    /// Steps that were trained while nobody supervised.
+    /// Steps that were trained without a supervisor.
     pub(crate) steps_meanwhile: u64,
 }
 
@@ -160,7 +160,8 @@ impl Books {
         self.wrong_in_job.clear();
     }
 
-    /// Ranks that were killed and never blamed. In the middle of a recovery none may be there to be blamed. Of those that fell with a guard or a job one named rank is enough.
+    /// Ranks that were killed and never blamed. In the middle of a recovery none may be there to be blamed. Of those
+    /// that fell with a guard or a job one named rank is enough.
     fn unblamed(&self) -> usize {
         let missing = |kill: &Kill| match kill.kind {
             Kind::SupervisorKeep | Kind::SupervisorMidRecovery | Kind::GuardMidRecovery => 0,

@@ -1,6 +1,6 @@
-//! The kills: whom, in which moment, and what the job must do then.
+//! The kills: which process, in which moment, and what the job must do then.
 //!
-//! It is given kind and dice, and finds its victims by what anybody can see of the job from outside.
+//! It is given kind and dice, and finds its victims by what any process can see of the job from outside.
 
 use super::account::Kill;
 use super::job::{Awaits, Job};

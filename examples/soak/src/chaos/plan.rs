@@ -109,7 +109,7 @@ pub(crate) fn plan(kinds: &[Kind], count: usize, seed: u64) -> Vec<Injection> {
     decks(kinds, count, seed).into_iter().map(|(kind, seed)| Injection { kind, seed }).collect()
 }
 
-/// How the next supervisor must be told to leave the job: as the next kill of one wants it.
+/// How the next supervisor must be ordered to leave the job: as the next kill of one wants it.
 pub(crate) fn is_to_keep(rest: &[Injection]) -> bool {
     let wants = |injection: &Injection| match injection.kind {
         Kind::SupervisorKeep | Kind::SupervisorMidRecovery => Some(true),

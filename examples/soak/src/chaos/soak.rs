@@ -88,7 +88,7 @@ impl Soak<'_> {
         println!("              loss {:.6}, state {:.16}", reference.loss, reference.sha256);
         println!("soak          {} kills, seed {}", self.options.kills, self.options.seed);
         let kinds: &[Kind] = if self.options.kinds.is_empty() { &Kind::ALL } else { &self.options.kinds };
-        // More than are needed, should one find nobody to kill.
+        // More than are needed, should one find no process to kill.
         let plan = plan::plan(kinds, 2 * self.options.kills as usize, self.options.seed);
         let mut next = 0;
         while self.books.findings.jobs == 0 || self.is_short_of_kills() && next < plan.len() {
@@ -177,7 +177,7 @@ async fn recover(job: &mut Job<'_>, error: Failure, keeps: bool) -> Result<(), F
     job.trains().await
 }
 
-/// Stops the supervisor for a while and continues it: nobody must be blamed, nothing restarted.
+/// Stops the supervisor for a while and continues it: no process must be blamed, nothing restarted.
 async fn pause_supervisor(job: &mut Job<'_>, pause: Duration) -> Result<(), Failure> {
     job.trains().await?;
     let supervisor = job.supervised.supervisor()?;

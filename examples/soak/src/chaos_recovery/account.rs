@@ -19,8 +19,8 @@ const BESIDES: i64 = 16;
 /// By how much the memory of a process may grow from its first recoveries to its last, in KiB.
 const RSS_GROWTH_KIB_MAX: i64 = 64 << 10;
 
-/// Kinds of children (`children.py`) that may be left where there are no control groups, when a rank ends or the guard is killed: they have
-/// an environment and a session of their own, and their parents have ended.
+/// Kinds of children (`children.py`) that may be left where there are no control groups, when a rank ends or the guard
+/// is killed: they have an environment and a session of their own, and their parents have ended.
 const ESCAPES: [&str; 4] = ["session", "daemon", "other-user", "chain"];
 
 /// What came of one job.
@@ -60,7 +60,8 @@ pub(crate) struct JobAccount {
     pub(crate) steps_compared: usize,
     pub(crate) state_equal: bool,
     pub(crate) loss_bit_equal: bool,
-    /// Whether all ranks have ended with the same parameters, where the world was smaller for a while: there nothing else is compared.
+    /// Whether all ranks have ended with the same parameters, where the world was smaller for a while: there nothing
+    /// else is compared.
     pub(crate) replicas_equal: bool,
     pub(crate) differences: Vec<String>,
     pub(crate) grown: Grown,
@@ -129,8 +130,9 @@ pub(crate) struct Account {
     stalls: u32,
     /// Jobs that did not come to their end.
     failed: usize,
-    /// Whether every step of every job that kept its world had the undisturbed run's state. Jobs that start again from a checkpoint
-    /// have a run of their own beside them, in which gradients are summed in the order that both a new and an old DDP have.
+    /// Whether every step of every job that kept its world had the undisturbed run's state. Jobs that start again from
+    /// a checkpoint have a run of their own beside them, in which gradients are summed in the order that both a new and
+    /// an old DDP have.
     state_equal: bool,
     loss_bit_equal: bool,
     orphans: usize,
@@ -167,7 +169,7 @@ impl Account {
         }
     }
 
-    /// Whether somebody will want to see the jobs' files.
+    /// Returns true if the jobs' files are needed for an investigation.
     pub(crate) fn wants_a_look(&self) -> bool {
         self.judge().is_err()
     }

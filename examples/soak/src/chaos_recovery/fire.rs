@@ -24,8 +24,8 @@ use taskd_examples::recover::Job;
 const GONE_WITHIN: Duration = Duration::from_secs(10);
 /// Steps of all ranks after a fault with which the job goes on.
 const STEPS: usize = 3;
-/// The same where no supervisor has said that an incident is over.
-const STEPS_UNSAID: usize = 40;
+/// The same where no supervisor has reported that an incident is over.
+const STEPS_UNREPORTED: usize = 40;
 
 /// A job that is hit until all of its faults are done.
 #[derive(Debug)]
@@ -36,7 +36,7 @@ pub(crate) struct Fire<'a> {
     pub(crate) growth: Growth,
     pub(crate) progress: Progress,
     notes: Tail,
-    /// When a supervisor took the job up last, and when it has said last that an incident is over.
+    /// When a supervisor took the job up last, and when it last reported that an incident is over.
     up: f64,
     closed: f64,
 }
@@ -102,7 +102,8 @@ impl<'a> Fire<'a> {
         found
     }
 
-    /// Who is to train: all, or where the world may be smaller those who live. Who has left comes back ever later when it soon leaves again.
+    /// The ranks that are to train: all, or the live ones where the world may be smaller. A host that soon leaves again
+    /// comes back ever later.
     fn expected(&mut self) -> BTreeSet<u32> {
         if self.job.strategy.keeps_world() { (0..self.job.ranks).collect() } else { self.ranks().into_keys().collect() }
     }
@@ -115,9 +116,10 @@ impl<'a> Fire<'a> {
     pub(crate) async fn goes_on(&mut self, kind: Kind, at: f64) -> Result<f64, Failure> {
         let is_so = |fire: &mut Fire<'a>| {
             let ranks = fire.expected();
-            let said = if kind.is_of_supervisor() { fire.up > at } else { fire.closed > at };
+            let is_reported = if kind.is_of_supervisor() { fire.up > at } else { fire.closed > at };
             let steps = fire.progress.since(at, &ranks);
-            let enough = if said { steps >= STEPS } else { !kind.is_of_supervisor() && steps >= STEPS_UNSAID };
+            let enough =
+                if is_reported { steps >= STEPS } else { !kind.is_of_supervisor() && steps >= STEPS_UNREPORTED };
             enough.then(|| fire.progress.first_after(at, &ranks)).flatten()
         };
         let first = self.until("all ranks trained again", is_so).await?;
@@ -132,7 +134,7 @@ impl<'a> Fire<'a> {
         let new = self.job.dir.join("until.new");
         fs::write(&new, until.to_string())?;
         fs::rename(&new, self.job.dir.join("until"))?;
-        // Who starts from nothing has all of these steps before it.
+        // A rank that starts from nothing has all of these steps before it.
         let bound = self.supervised.bound;
         self.supervised.bound += Duration::from_millis(60) * u32::try_from(until).unwrap_or(u32::MAX);
         let ended = self.until("the job ended", |fire| fire.supervised.over.clone()).await;
@@ -142,7 +144,8 @@ impl<'a> Fire<'a> {
         if ok { Ok(until) } else { Err(format!("the job ended with: {reason}").into()) }
     }
 
-    /// Waits until all children of ended ranks have ended, and accounts for those that have not: after `kind`, or at the end.
+    /// Waits until all children of ended ranks have ended, and accounts for those that have not: after `kind`, or at
+    /// the end.
     pub(crate) async fn account_for_children(&mut self, kind: Option<Kind>) {
         let Some(number) = self.job.children else { return };
         let until = Instant::now() + GONE_WITHIN;

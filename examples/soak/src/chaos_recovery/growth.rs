@@ -5,8 +5,8 @@ use serde::Serialize;
 use std::collections::BTreeMap;
 use std::fs;
 
-/// Recoveries that a process must have lived through, less the first, for its growth to be told: a guard's standbys and ranks come up
-/// in the first of them.
+/// Recoveries that a process must have lived through, less the first, for its growth to be reported: a guard's standbys
+/// and ranks come up in the first of them.
 const LIFE_MIN: usize = 15;
 /// Samples at the start of a life that count for nothing: what is made at its first recovery stays.
 const FIRST_LEFT_OUT: usize = 1;
@@ -39,15 +39,16 @@ pub(crate) struct Growth {
     lives: BTreeMap<(i32, &'static str), Vec<Holds>>,
 }
 
-/// By how much the process grew most that grew most, from the first third of its recoveries to the last, and who that was. Of each third
-/// the least counts: what comes and goes is no growth, and what leaks is in the least as well. A guard is compared with itself when it
-/// had as many children: where hosts are lost all ranks of a job come to it, and standbys for them, and leave it again.
+/// By how much the process grew most that grew most, from the first third of its recoveries to the last, and which
+/// process that was. Of each third the least counts: what comes and goes is no growth, and what leaks is in the least
+/// as well. A guard is compared with itself when it had as many children: where hosts are lost all ranks of a job come
+/// to it, and standbys for them, and leave it again.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub(crate) struct Grown {
     pub(crate) rss_growth_kib: i64,
     pub(crate) fd_growth: i64,
     pub(crate) thread_growth: i64,
-    /// Who it was, for each of these.
+    /// The process, for each of these.
     pub(crate) by: [String; 3],
     /// Most recoveries that a process has lived through, by what it is.
     pub(crate) lived: BTreeMap<&'static str, usize>,
@@ -72,7 +73,7 @@ impl Growth {
         }
     }
 
-    /// What the rank holds now that holds most, for people who watch.
+    /// What the rank holds now that holds most, for observers.
     pub(crate) fn newest(&self) -> String {
         let last = self
             .lives
@@ -89,7 +90,7 @@ impl Growth {
         format!("a rank holds at most {} MiB, {fds} descriptors, {threads} threads", rss_kib >> 10)
     }
 
-    /// What came of it. Who has lived through few recoveries is left out.
+    /// The result. A process that has lived through few recoveries is left out.
     pub(crate) fn grown(&self) -> Grown {
         let mut grown = Grown::default();
         for ((pid, what), life) in &self.lives {
@@ -106,10 +107,10 @@ impl Growth {
             };
             let found = [by(|holds| holds.rss_kib), by(|holds| holds.fds), by(|holds| holds.threads)];
             let most = [&mut grown.rss_growth_kib, &mut grown.fd_growth, &mut grown.thread_growth];
-            for ((found, most), who) in found.into_iter().zip(most).zip(&mut grown.by) {
+            for ((found, most), process) in found.into_iter().zip(most).zip(&mut grown.by) {
                 if found > *most {
                     *most = found;
-                    *who = format!("{what}, process {pid}, over {} recoveries", life.len());
+                    *process = format!("{what}, process {pid}, over {} recoveries", life.len());
                 }
             }
         }

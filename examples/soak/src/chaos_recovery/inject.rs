@@ -1,6 +1,6 @@
-//! The faults: who is hit, in which moment, and how.
+//! The faults: which process is hit, in which moment, and how.
 //!
-//! It is given kind and dice, and finds its victims by what anybody can see of the job from outside.
+//! It is given kind and dice, and finds its victims by what any process can see of the job from outside.
 
 use super::fire::Fire;
 use super::kind::Kind;
@@ -19,16 +19,18 @@ use taskd_examples::hosts::kill_host_of;
 use taskd_examples::program::Failure;
 use taskd_examples::recover::{Strategy, cut, now};
 
-/// Most milliseconds that a recovery has been under way for when it is hit: half of them while ranks give up, else at any moment.
+/// Most milliseconds that a recovery has been under way for when it is hit: half of them while ranks give up, else at
+/// any moment.
 const SOON_MS_MAX: u64 = 100;
 const LATER_MS_MAX: u64 = 1500;
-/// How long the script may take to do what it is told.
-const TOLD_WITHIN: Duration = Duration::from_secs(20);
+/// How long the script may take to do what it is ordered to do.
+const STRUCK_WITHIN: Duration = Duration::from_secs(20);
 /// Most milliseconds after a rank has committed until one is killed: the script stays there for 500.
 const COMMIT_MS_MAX: u64 = 400;
 
 impl Fire<'_> {
-    /// Strikes; when the last blow fell. `None`: there was nobody to hit, or a victim has not done what it was told.
+    /// Strikes; when the last blow fell. `None`: there was no process to hit, or a victim has not done what it was
+    /// ordered to do.
     pub(crate) async fn inject(&mut self, kind: Kind, dice: &mut StdRng) -> Result<Option<f64>, Failure> {
         let least = if self.job.strategy.keeps_world() { self.job.ranks as usize } else { 1 };
         let ranks = self.until("the ranks ran", |fire| Some(fire.ranks()).filter(|ranks| ranks.len() >= least)).await?;
@@ -42,9 +44,9 @@ impl Fire<'_> {
             Kind::TwoAtOnce => self.kill(&ranks, &[any, other]),
             Kind::AllAtOnce => self.kill(&ranks, &(0..self.job.ranks).collect::<Vec<u32>>()),
             Kind::Stop => self.signal(&ranks, &[any], Signal::STOP),
-            Kind::Exception => self.tell(any, "exception").await?,
-            Kind::Collective => self.tell(any, "collective").await?,
-            Kind::Nan => self.tell(any, "nan").await?,
+            Kind::Exception => self.order(any, "exception").await?,
+            Kind::Collective => self.order(any, "collective").await?,
+            Kind::Nan => self.order(any, "nan").await?,
             Kind::Cut => self.cut(&ranks, any),
             Kind::Store => self.kill_part(&Part::Store),
             Kind::Standby => self.kill_part(&Part::Standby),
@@ -104,8 +106,8 @@ impl Fire<'_> {
         let Some(first) = self.kill(ranks, &[any]) else { return Ok(None) };
         let began = Instant::now();
         while begun(&self.job.dir).is_subset(&before) {
-            if began.elapsed() > TOLD_WITHIN {
-                return Ok(Some(first)); // nobody saved: it recovered otherwise
+            if began.elapsed() > STRUCK_WITHIN {
+                return Ok(Some(first)); // no rank saved: it recovered otherwise
             }
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
@@ -137,13 +139,13 @@ impl Fire<'_> {
     }
 
     /// Has the script do something to itself in a step to come; when it did.
-    async fn tell(&mut self, rank: u32, name: &str) -> Result<Option<f64>, Failure> {
+    async fn order(&mut self, rank: u32, name: &str) -> Result<Option<f64>, Failure> {
         let path = |what: &str| self.job.dir.join(format!("{what}.{rank}"));
-        let (told, new, struck) = (path("fault"), path("fault.new"), path("struck"));
+        let (fault_file, new, struck) = (path("fault"), path("fault.new"), path("struck"));
         fs::write(&new, name)?;
-        fs::rename(&new, &told)?;
+        fs::rename(&new, &fault_file)?;
         let began = Instant::now();
-        while began.elapsed() < TOLD_WITHIN {
+        while began.elapsed() < STRUCK_WITHIN {
             if let Ok(at) = fs::read_to_string(&struck) {
                 fs::remove_file(&struck)?;
                 self.account.faults += 1;
@@ -152,12 +154,12 @@ impl Fire<'_> {
             }
             self.pass(Duration::from_millis(2)).await;
         }
-        let _ = fs::remove_file(&told); // taken at the last moment, then
+        let _ = fs::remove_file(&fault_file); // taken at the last moment, then
         Ok(None)
     }
 
-    /// One rank fails alone, ahead of its commit or in the midst of it, when the others commit; or it is held in the midst of it, and
-    /// it, another one, or both are killed.
+    /// One rank fails alone, ahead of its commit or in the midst of it, when the others commit; or it is held in the
+    /// midst of it, and it, another one, or both are killed.
     async fn between_commits(
         &mut self,
         ranks: &BTreeMap<u32, Process>,
@@ -167,9 +169,9 @@ impl Fire<'_> {
     ) -> Result<Option<f64>, Failure> {
         let alone = ["late", "torn"][dice.random_range(0..2)];
         if self.job.strategy == Strategy::Retry || dice.random_range(0..3) == 0 {
-            return self.tell(any, alone).await;
+            return self.order(any, alone).await;
         }
-        if self.tell(any, "commit").await?.is_none() {
+        if self.order(any, "commit").await?.is_none() {
             return Ok(None);
         }
         self.pass(within_ms(dice, 0, COMMIT_MS_MAX)).await;
@@ -180,7 +182,7 @@ impl Fire<'_> {
     /// A fault whose recovery is to be hit.
     async fn first_blow(&mut self, ranks: &BTreeMap<u32, Process>, any: u32) -> Result<Option<f64>, Failure> {
         if self.job.strategy == Strategy::Retry {
-            self.tell(any, "exception").await
+            self.order(any, "exception").await
         } else {
             Ok(self.kill(ranks, &[any]))
         }

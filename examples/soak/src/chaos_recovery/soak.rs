@@ -1,5 +1,5 @@
-//! The run as a whole: a job for each strategy, hit until its share of the faults is done; then the undisturbed run, and the
-//! reckoning.
+//! The run as a whole: a job for each strategy, hit until its share of the faults is done; then the undisturbed run,
+//! and the reckoning.
 
 use super::Options;
 use super::account::{Account, JobAccount};
@@ -28,9 +28,9 @@ const STRATEGIES: [Strategy; 6] =
 const PACE_MS: u64 = 20;
 /// How long a job trains at least, and less than which, before it is hit again: in milliseconds.
 const BETWEEN_MS: (u64, u64) = (100, 900);
-/// No job comes so far: it is told when to end.
+/// No job comes so far: it is ordered to end.
 const STEPS_MAX: u64 = 10_000_000;
-/// Injections that find nobody to hit, for each that does.
+/// Injections that find no process to hit, for each that does.
 const IN_VAIN: usize = 2;
 
 /// Runs the soak.
@@ -93,7 +93,7 @@ async fn all_jobs(options: &Options, job: &Job, census: &mut Census) -> Result<A
     Ok(Account::of(options.seed, jobs))
 }
 
-/// Holds jobs that train the same against one that nothing befell.
+/// Holds jobs that train the same against an undisturbed one.
 async fn compare_all(job: &Job, name: &str, accounts: &mut [&mut JobAccount]) -> Result<(), Failure> {
     let Some(strategy) = accounts.first().map(|account| account.strategy) else { return Ok(()) };
     let steps = accounts.iter().map(|account| account.steps).max().unwrap_or(0) + 1;
@@ -220,11 +220,12 @@ fn compare(
     }
 }
 
-/// The most groups of older generations that a rank said were not gone yet, from the journal.
+/// The most groups of older generations that a rank reported as not gone yet, from the journal.
 fn abandoned(dir: &Path) -> Result<u64, Failure> {
     let mut text = Vec::new();
     journal::dump(&dir.join("journal"), &mut text)?;
     let text = String::from_utf8_lossy(&text);
-    let said = text.split(", abandoned ").skip(1).filter_map(|rest| rest.split(['.', ',', '\n']).next()?.parse().ok());
-    Ok(said.max().unwrap_or(0))
+    let counts =
+        text.split(", abandoned ").skip(1).filter_map(|rest| rest.split(['.', ',', '\n']).next()?.parse().ok());
+    Ok(counts.max().unwrap_or(0))
 }

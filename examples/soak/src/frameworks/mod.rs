@@ -59,11 +59,11 @@ pub async fn run(options: &Options) -> Result<(), Failure> {
     let loops = if options.loops.is_empty() { Loop::all() } else { options.loops.clone() };
     let need_torch_alone = loops.iter().all(|what| what.needs_torch_alone());
     let located = tokio::task::spawn_blocking(move || {
-        let mut tell = |line: &str| println!("python        {line}");
+        let mut log = |line: &str| println!("python        {line}");
         if need_torch_alone {
-            venv::locate(&mut tell)
+            venv::locate(&mut log)
         } else {
-            FRAMEWORKS.locate(&mut tell).map(|env| env.python().to_owned())
+            FRAMEWORKS.locate(&mut log).map(|env| env.python().to_owned())
         }
     });
     let python = located.await??;

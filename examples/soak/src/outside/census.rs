@@ -1,6 +1,6 @@
-//! The job's processes as anybody can see them from outside: in /proc, by a mark in their environment.
+//! The job's processes as any process can see them from outside: in /proc, by a mark in their environment.
 //!
-//! It asks neither supervisor nor guard, and signals only whom it has looked at.
+//! It asks neither supervisor nor guard, and signals only processes that it has looked at.
 
 use super::notes::Victim;
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
@@ -58,8 +58,8 @@ impl Process {
     }
 }
 
-/// Looks for processes, and remembers all that it has ever seen: one that is ending has no environment by which it could
-/// be found again.
+/// Looks for processes, and remembers all that it has ever seen: one that is ending has no environment by which it
+/// could be found again.
 #[derive(Debug)]
 pub(crate) struct Census {
     mark: String,
@@ -161,7 +161,7 @@ pub(crate) fn imports_torch(pid: i32) -> bool {
     fs::read_to_string(format!("/proc/{pid}/maps")).is_ok_and(|maps| maps.contains("libtorch"))
 }
 
-/// Whether somebody listens at a port of this machine.
+/// Returns true if a process listens at a port of this machine.
 pub(crate) fn is_listened_at(port: u16) -> bool {
     const LISTEN: &str = "0A";
     let at = format!(":{port:04X}");

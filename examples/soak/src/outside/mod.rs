@@ -1,5 +1,5 @@
-//! A job under fire as it is seen from outside: its processes, what it leaves behind, and what its supervisors tell. Shared by
-//! the soak runs.
+//! A job under fire as it is seen from outside: its processes, what it leaves behind, and what its supervisors report.
+//! Shared by the soak runs.
 //!
 //! Only `job` touches it, as the soak runs say.
 

@@ -1,4 +1,4 @@
-//! What a supervisor tells the soak run: one JSON line for each thing that matters, in a file that outlives it.
+//! What a supervisor reports to the soak run: one JSON line for each thing that matters, in a file that outlives it.
 //!
 //! It judges nothing.
 
@@ -21,7 +21,7 @@ pub(crate) struct Victim {
     pub(crate) incarnation: u64,
 }
 
-/// What is blamed: a rank's process, a host's guard, or whatever else `what` says.
+/// What is blamed: a rank's process, a host's guard, or whatever else `what` names.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub(crate) struct Blamed {
     pub(crate) victim: Option<Victim>,
@@ -37,7 +37,7 @@ pub(crate) enum Note {
     Up,
     /// A fault that is no mere consequence was found.
     Found(Blamed),
-    /// It was decided what to do about an incident, and who is blamed for it.
+    /// It was decided what to do about an incident, and what is blamed for it.
     Decided { blamed: Vec<Blamed>, reason: String },
     /// Another world is in force.
     Entered { generation: u64 },
@@ -49,7 +49,7 @@ pub(crate) enum Note {
     Over { ok: bool, reason: String },
 }
 
-/// A note, who wrote it and when, in nanoseconds of the clock that all processes of a machine share.
+/// A note, the process that wrote it and when, in nanoseconds of the clock that all processes of a machine share.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Line {
     pub(crate) at_ns: u64,

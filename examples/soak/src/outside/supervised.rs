@@ -1,5 +1,5 @@
-//! A supervisor that is a process of its own, so that it can be killed like any other: this same program, started again with
-//! `--supervise`.
+//! A supervisor that is a process of its own, so that it can be killed like any other: this same program, started again
+//! with `--supervise`.
 //!
 //! It knows nothing of the faults to come.
 
@@ -16,12 +16,12 @@ use tokio::sync::broadcast::error::RecvError;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
-/// The file in a job's directory that says what to run.
+/// The file in a job's directory that names what to run.
 pub(crate) const ORDER: &str = "order.json";
 /// The file with what supervisors print.
 pub(crate) const LOG: &str = "supervisor.log";
 
-/// The word by which a program is told that it is a supervisor, before the directory of the job: that of [`Role`].
+/// The argument that makes a program a supervisor, before the directory of the job: that of [`Role`].
 pub(crate) const SUPERVISE: &str = "--supervise";
 
 /// Options of a program that is its own supervisor.
@@ -65,11 +65,11 @@ pub(crate) fn listen(handle: &RuntimeHandle, mut notes: Writer) -> JoinHandle<Wr
 
 /// In the supervisor: nothing is to outlive the soak run, which holds the other end of our stdin.
 pub(crate) async fn soak_is_gone() -> &'static str {
-    let (tell, told) = oneshot::channel();
+    let (end, ended) = oneshot::channel();
     std::thread::spawn(move || {
-        let _ = io::stdin().read(&mut [0]); // end of file or an error: either way nobody is there
-        let _ = tell.send(());
+        let _ = io::stdin().read(&mut [0]); // end of file or an error: either way the parent is gone
+        let _ = end.send(());
     });
-    let _ = told.await;
+    let _ = ended.await;
     "the soak run has ended"
 }

@@ -98,14 +98,14 @@ impl Bench {
         self.give(Input::Deadline)
     }
 
-    pub(crate) fn tell(&mut self, rank: u32, incarnation: u32, phase: Phase) -> Vec<Command> {
+    pub(crate) fn set_phase(&mut self, rank: u32, incarnation: u32, phase: Phase) -> Vec<Command> {
         let proc = ProcId::rank(rank, incarnation);
         let status = ProcStatus::new(proc, "i", phase).with_pid(1);
         self.give(Input::Changed(Change::Proc(status)))
     }
 
-    /// As `tell`, of a process on this host.
-    pub(crate) fn tell_on(&mut self, host: &'static str, rank: u32, phase: Phase) -> Vec<Command> {
+    /// As `set_phase`, of a process on this host.
+    pub(crate) fn set_phase_on(&mut self, host: &'static str, rank: u32, phase: Phase) -> Vec<Command> {
         let (proc, node) = (ProcId::rank(rank, 1), Some(NodeId(Name::new(host))));
         let status = ProcStatus::new(proc, "i", phase).with_node(node).with_pid(1);
         self.give(Input::Changed(Change::Proc(status)))
@@ -113,12 +113,12 @@ impl Bench {
 
     /// Lists nothing and lets the first world run.
     pub(crate) fn up(self) -> Bench {
-        self.up_by(|bench, rank| bench.tell(rank, 1, Phase::Running))
+        self.up_by(|bench, rank| bench.set_phase(rank, 1, Phase::Running))
     }
 
     /// Lists nothing, and lets the first world run on these hosts.
     pub(crate) fn up_on(self, hosts: &[&'static str]) -> Bench {
-        self.up_by(|bench, rank| bench.tell_on(hosts[rank as usize], rank, Phase::Running))
+        self.up_by(|bench, rank| bench.set_phase_on(hosts[rank as usize], rank, Phase::Running))
     }
 
     fn up_by(mut self, runs: impl Fn(&mut Bench, u32) -> Vec<Command>) -> Bench {

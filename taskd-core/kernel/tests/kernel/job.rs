@@ -12,8 +12,8 @@ use taskd_kernel::trace::{Fact, Observation, Signal};
 #[test]
 fn all_ranks_that_end_well_complete_the_job() {
     let mut bench = Bench::new(2, |_| ()).up();
-    assert!(finish(&bench.tell(0, 1, done())).is_none());
-    let commands = bench.tell(1, 1, done());
+    assert!(finish(&bench.set_phase(0, 1, done())).is_none());
+    let commands = bench.set_phase(1, 1, done());
     assert_eq!(finish(&commands), Some((true, "all 2 ranks finished")));
     assert!(bench.kernel.is_over());
     assert_eq!(bench.kernel.deadline(), None);
@@ -35,7 +35,7 @@ fn a_request_to_stop_stops_everything_within_a_bound() {
     let mut bench = Bench::new(2, |_| ()).up();
     let commands = bench.give(Input::Requested(Request::Stop { reason: "maintenance".into(), grace: None }));
     assert_eq!(stopped(&commands), [ProcId::rank(0, 1), ProcId::rank(1, 1)]);
-    bench.tell(0, 1, killed());
+    bench.set_phase(0, 1, killed());
     let due = bench.kernel.deadline().expect("the stop is bounded");
     bench.now = due.as_nanos();
     let commands = bench.give(Input::Deadline); // rank 1 never answered
@@ -54,9 +54,9 @@ fn observations_are_not_taken_before_the_start() {
 fn commands_come_in_the_order_of_their_numbers_and_the_end_is_the_last() {
     let mut bench = Bench::new(1, |p| p.max_attempts = 1);
     let mut all = bench.give(Input::Listed(Listing::default()));
-    all.extend(bench.tell(0, 1, Phase::Running));
+    all.extend(bench.set_phase(0, 1, Phase::Running));
     bench.now = 100 * MS;
-    all.extend(bench.tell(0, 1, killed()));
+    all.extend(bench.set_phase(0, 1, killed()));
     all.extend(bench.give(Input::Requested(Request::Stop { reason: "test".into(), grace: None })));
     assert!(all.windows(2).all(|pair| pair[0].id < pair[1].id));
     assert!(matches!(all.last().map(|c| &c.effect), Some(Effect::Act(Action::Finish { .. }))));
@@ -67,7 +67,7 @@ fn a_kernel_restored_in_the_middle_gives_the_open_commands_again() {
     let plugins = || Plugins { detectors: vec![exits()], strategies: vec![Box::new(Replace)] };
     let mut bench = Bench::with(2, |_| (), plugins()).up();
     bench.now = 100 * MS;
-    bench.tell(0, 1, killed());
+    bench.set_phase(0, 1, killed());
     let (id, procs) = start_of(&bench.at(120)).expect("started");
     let snapshot = bench.kernel.snapshot();
     let spec = Arc::clone(&bench.kernel.view().spec);
@@ -80,7 +80,7 @@ fn a_kernel_restored_in_the_middle_gives_the_open_commands_again() {
     let listing = Listing::default().with_procs(vec![running]);
     let commands = bench.give(Input::Listed(listing));
     assert_eq!(start_of(&commands), Some((id, procs)), "the order may never have left");
-    bench.tell(0, 2, Phase::Running);
+    bench.set_phase(0, 2, Phase::Running);
     assert_eq!(bench.kernel.report().incidents[0].outcome, "recovered by replace");
 }
 
@@ -98,7 +98,7 @@ fn a_panicking_detector_is_out_of_service_and_nothing_else_happens() {
     bench.give(Input::Observed(vec![beat]));
     assert_eq!(bench.kernel.report().incidents.len(), 1, "it is not called again");
     bench.now = 200 * MS;
-    bench.tell(0, 1, killed());
+    bench.set_phase(0, 1, killed());
     assert!(start_of(&bench.at(220)).is_some(), "the other detector still works");
 }
 
@@ -106,12 +106,12 @@ fn a_panicking_detector_is_out_of_service_and_nothing_else_happens() {
 fn a_failing_plugin_does_not_disturb_a_recovery() {
     let mut bench = Bench::new(2, |_| ()).up();
     bench.now = 100 * MS;
-    bench.tell(0, 1, killed());
+    bench.set_phase(0, 1, killed());
     bench.at(120);
     let failed = Request::PluginFailed { plugin: Name::new("nvml"), what: "it panicked".into() };
     let commands = bench.give(Input::Requested(failed));
     assert!(start_of(&commands).is_none() && stopped(&commands).is_empty());
-    bench.tell(0, 2, Phase::Running);
+    bench.set_phase(0, 2, Phase::Running);
     let report = bench.kernel.report();
     assert_eq!(report.incidents[0].outcome, "recovered by replace");
     assert_eq!(bench.kernel.counts().branches.get(&Branch::Cancelled), None);

@@ -24,7 +24,7 @@ fn a_start_that_fails_in_part_leaves_the_rest_to_its_own_answer() {
 fn a_start_that_is_accepted_after_its_stop_is_stopped_again() {
     let mut bench = Bench::new(2, |_| ()).up();
     bench.now = 100 * MS;
-    bench.tell(0, 1, killed());
+    bench.set_phase(0, 1, killed());
     let (slow, _) = start_of(&bench.at(120)).expect("the launcher takes its time with this start");
     bench.give(asked_to_look_into(0, 2));
     assert_eq!(stopped(&bench.at(140)), [ProcId::rank(0, 2)], "the launcher passes over it: it is not there yet");
@@ -36,7 +36,7 @@ fn a_start_that_is_accepted_after_its_stop_is_stopped_again() {
 fn an_answer_after_its_time_is_counted_as_such() {
     let mut bench = Bench::new(1, |p| p.max_attempts = 1).up();
     bench.now = 100 * MS;
-    bench.tell(0, 1, killed());
+    bench.set_phase(0, 1, killed());
     let (id, _) = start_of(&bench.at(120)).expect("started");
     bench.at(1120); // the stage's time is over
     bench.give(Input::Answered { id, results: accepted(0) });
@@ -46,8 +46,8 @@ fn an_answer_after_its_time_is_counted_as_such() {
 #[test]
 fn a_second_exit_report_of_a_process_is_dropped() {
     let mut bench = Bench::new(2, |_| ()).up();
-    bench.tell(0, 1, killed());
-    let commands = bench.tell(0, 1, Phase::Exited(Box::new(Exit::new(Termination::Unknown))));
+    bench.set_phase(0, 1, killed());
+    let commands = bench.set_phase(0, 1, Phase::Exited(Box::new(Exit::new(Termination::Unknown))));
     assert!(events(&commands).is_empty());
     assert_eq!(count(&bench, DropReason::RepeatedChange), 1);
 }
@@ -57,7 +57,7 @@ fn a_late_process_of_a_lost_supervisor_is_stopped() {
     let plugins = || Plugins { detectors: vec![exits()], strategies: vec![Box::new(Replace)] };
     let mut bench = Bench::with(2, |_| (), plugins()).up();
     bench.now = 100 * MS;
-    bench.tell(0, 1, killed());
+    bench.set_phase(0, 1, killed());
     bench.at(120);
     bench.give(asked_to_look_into(0, 2));
     let snapshot = bench.kernel.snapshot();
@@ -70,7 +70,7 @@ fn a_late_process_of_a_lost_supervisor_is_stopped() {
     let commands = bench.give(Input::Listed(Listing::default().with_procs(vec![running])));
     let (_, started) = start_of(&commands).expect("rank 0's second process was never there: no stop is waited for");
     assert!(started.contains(&ProcId::rank(0, 3)), "{started:?}");
-    let commands = bench.tell(0, 2, Phase::Running);
+    let commands = bench.set_phase(0, 2, Phase::Running);
     assert_eq!(stopped(&commands), [ProcId::rank(0, 2)]);
 }
 
@@ -78,7 +78,7 @@ fn a_late_process_of_a_lost_supervisor_is_stopped() {
 fn a_process_lost_between_supervisors_is_not_ordered_again() {
     let mut bench = Bench::new(3, |_| ());
     bench.give(Input::Listed(Listing::default()));
-    bench.tell(0, 1, Phase::Pending("accepted".into()));
+    bench.set_phase(0, 1, Phase::Pending("accepted".into()));
     let plugins = Plugins { detectors: vec![exits()], strategies: vec![Box::new(Replace)] };
     bench.kernel = Kernel::restore(plugins, &bench.kernel.snapshot()).expect("the same version").0;
     let spec = Arc::clone(&bench.kernel.view().spec);
@@ -91,10 +91,10 @@ fn a_process_lost_between_supervisors_is_not_ordered_again() {
 #[test]
 fn a_refusal_of_what_runs_already_is_void() {
     let mut bench = Bench::new(2, |_| {}).up();
-    bench.tell(1, 1, killed());
+    bench.set_phase(1, 1, killed());
     let (id, started) = start_of(&bench.at(1_000)).expect("a replacement");
     assert_eq!(started, [ProcId::rank(1, 2)]);
-    bench.tell(1, 2, Phase::Pending("queued".into()));
+    bench.set_phase(1, 2, Phase::Pending("queued".into()));
     let snapshot = bench.kernel.snapshot();
     let plugins = Plugins { detectors: vec![exits()], strategies: vec![Box::new(Replace)] };
     bench.kernel = Kernel::restore(plugins, &snapshot).expect("its own snapshot").0;
@@ -106,12 +106,12 @@ fn a_refusal_of_what_runs_already_is_void() {
     assert_eq!(
         start_of(&again).map(|s| s.0),
         Some(id),
-        "the order is repeated: nobody knows whether it was carried out"
+        "the order is repeated: it is unknown whether it was carried out"
     );
     let refused = vec![(rank_domain(1), Err(Failure::Unreachable("connection refused".into())))];
     let commands = bench.give(Input::Answered { id, results: refused });
     assert!(commands.is_empty(), "{commands:?}");
-    bench.tell(1, 2, Phase::Running);
+    bench.set_phase(1, 2, Phase::Running);
     assert_eq!(taken(&bench, Branch::Recovered), 1);
     assert_eq!(count(&bench, DropReason::RepeatedAnswer), 1);
 }
@@ -119,7 +119,7 @@ fn a_refusal_of_what_runs_already_is_void() {
 #[test]
 fn a_process_started_after_its_stop_gets_the_full_stop_time() {
     let mut bench = Bench::new(2, |_| {}).up();
-    bench.tell(1, 1, killed());
+    bench.set_phase(1, 1, killed());
     let (id, _) = start_of(&bench.at(1_000)).expect("a replacement");
     bench.give(asked_to_look_into(1, 2)); // its plan is void, and the next one begins with its stop
     let stop = bench.at(1_900);
@@ -128,6 +128,6 @@ fn a_process_started_after_its_stop_gets_the_full_stop_time() {
     let again = bench.give(Input::Answered { id, results: accepted(1) });
     assert_eq!(stopped(&again), [ProcId::rank(1, 2)], "its stop was quicker than its start");
     assert!(bench.at(2_950).is_empty(), "the stage has 1 s, which is not over for a stop that begins now");
-    bench.tell(1, 2, killed());
+    bench.set_phase(1, 2, killed());
     assert_eq!(taken(&bench, Branch::StageTimedOut), 0);
 }

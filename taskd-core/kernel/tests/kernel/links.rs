@@ -1,4 +1,4 @@
-//! Control links: what the kernel believes of them, and whom it waits for.
+//! Control links: what the kernel believes of them, and which ranks it waits for.
 
 use crate::bench::*;
 use taskd_kernel::job::*;
@@ -45,7 +45,7 @@ fn a_link_that_is_not_in_a_listing_is_not_there() {
     let procs = vec![running(0), running(1)];
     bench.give(Input::Listed(Listing::default().with_procs(procs).with_links(vec![first])));
     assert!(has_link(&bench, 0), "it is listed");
-    assert!(!has_link(&bench, 1), "as after the death of the supervisor: nobody can be told over it");
+    assert!(!has_link(&bench, 1), "as after the death of the supervisor: no rank can be reached over it");
 }
 
 fn with_links(points: [LoopPosition; 3]) -> Bench {
@@ -67,22 +67,22 @@ fn is_decided(commands: &[Command]) -> bool {
 #[test]
 fn a_killed_rank_is_decided_at_once_if_all_others_are_in_loops() {
     let mut bench = with_links([LoopPosition::InLoop; 3]);
-    assert!(is_decided(&bench.tell(1, 1, killed())));
+    assert!(is_decided(&bench.set_phase(1, 1, killed())));
 
     let mut bench = with_links([LoopPosition::BeforeLoop, LoopPosition::InLoop, LoopPosition::InLoop]);
-    assert!(!is_decided(&bench.tell(1, 1, killed())), "rank 0 cannot be told anything, and may be about to end");
+    assert!(!is_decided(&bench.set_phase(1, 1, killed())), "rank 0 cannot be reached, and may be about to end");
     assert!(is_decided(&bench.at(120)));
 
     let mut bench = Bench::new(1, |_| ()).up();
     bench.now = 100 * MS;
-    assert!(!is_decided(&bench.tell(0, 1, killed())), "there is nobody to keep");
+    assert!(!is_decided(&bench.set_phase(0, 1, killed())), "there is no rank to keep");
 }
 
 #[test]
 fn with_the_second_rank_that_was_killed_more_are_waited_for() {
     let mut bench = with_links([LoopPosition::InLoop; 3]);
-    assert!(is_decided(&bench.tell(1, 1, killed())));
-    assert!(!is_decided(&bench.tell(2, 1, killed())));
+    assert!(is_decided(&bench.set_phase(1, 1, killed())));
+    assert!(!is_decided(&bench.set_phase(2, 1, killed())));
     assert!(is_decided(&bench.at(120)));
 }
 
@@ -91,8 +91,8 @@ fn ranks_lost_with_a_host_are_decided_when_none_runs_there() {
     let gone = || Phase::Exited(Box::new(Exit::new(Termination::Unknown)));
     let two_hosts = |points| linked(Bench::new(3, |_| ()).up_on(&["a", "b", "b"]), points);
     let mut bench = two_hosts([LoopPosition::InLoop; 3]);
-    assert!(!is_decided(&bench.tell_on("b", 1, gone())), "rank 2 was there, too");
-    let decided = bench.tell_on("b", 2, gone());
+    assert!(!is_decided(&bench.set_phase_on("b", 1, gone())), "rank 2 was there, too");
+    let decided = bench.set_phase_on("b", 2, gone());
     assert!(is_decided(&decided), "all of it is known");
     assert_eq!(
         stopped(&decided),
@@ -102,13 +102,13 @@ fn ranks_lost_with_a_host_are_decided_when_none_runs_there() {
 
     let mut bench = two_hosts([LoopPosition::BeforeLoop, LoopPosition::InLoop, LoopPosition::InLoop]);
     for rank in [1, 2] {
-        assert!(!is_decided(&bench.tell_on("b", rank, gone())), "rank 0 may be about to end");
+        assert!(!is_decided(&bench.set_phase_on("b", rank, gone())), "rank 0 may be about to end");
     }
     assert!(is_decided(&bench.at(120)));
 
     let mut bench = two_hosts([LoopPosition::InLoop; 3]);
-    assert!(!is_decided(&bench.tell_on("b", 1, gone())));
-    assert!(is_decided(&bench.at(120)), "what is not told in time is waited for no longer");
+    assert!(!is_decided(&bench.set_phase_on("b", 1, gone())));
+    assert!(is_decided(&bench.at(120)), "what is not reported in time is waited for no longer");
 }
 
 #[test]
@@ -116,29 +116,29 @@ fn ranks_of_a_host_that_die_after_their_links_are_one_fault() {
     let mut bench = linked(Bench::new(3, |_| ()).up_on(&["a", "b", "b"]), [LoopPosition::InLoop; 3]);
     bench.give(link(1, 1, None));
     bench.give(link(2, 1, None));
-    assert!(!is_decided(&bench.tell_on("b", 1, killed())));
-    let decided = bench.tell_on("b", 2, killed());
+    assert!(!is_decided(&bench.set_phase_on("b", 1, killed())));
+    let decided = bench.set_phase_on("b", 2, killed());
     assert!(is_decided(&decided), "nothing is left to wait for");
     assert_eq!(stopped(&decided), [1, 2].map(|rank| ProcId::rank(rank, 1)), "both in one plan, and rank 0 trains on");
 }
 
 #[test]
-fn word_of_a_rank_whose_link_has_just_gone_is_waited_for() {
+fn report_of_a_rank_without_a_link_is_waited_for_briefly() {
     let cut = || {
         let mut bench = linked(Bench::new(3, |_| ()).up(), [LoopPosition::InLoop; 3]);
         bench.give(link(2, 1, None));
-        assert!(!is_decided(&bench.tell(1, 1, killed())), "rank 2 may be gone as well");
-        assert!(!is_decided(&bench.at(120)), "the window is over, and rank 2 can be told nothing");
+        assert!(!is_decided(&bench.set_phase(1, 1, killed())), "rank 2 may be gone as well");
+        assert!(!is_decided(&bench.at(120)), "the window is over, and rank 2 cannot be reached");
         bench
     };
     let mut bench = cut();
     bench.now = 150 * MS;
-    let decided = bench.tell(2, 1, killed());
+    let decided = bench.set_phase(2, 1, killed());
     assert_eq!(stopped(&decided), [1, 2].map(|rank| ProcId::rank(rank, 1)), "it was: one recovery for both");
 
     let mut bench = cut();
     bench.now = 150 * MS;
-    assert!(is_decided(&bench.give(link(2, 1, Some(LoopPosition::InLoop)))), "it lives, and can be told");
+    assert!(is_decided(&bench.give(link(2, 1, Some(LoopPosition::InLoop)))), "it lives, and can be reached");
 
     let mut bench = cut();
     assert!(!is_decided(&bench.at(1_119)));
@@ -146,7 +146,7 @@ fn word_of_a_rank_whose_link_has_just_gone_is_waited_for() {
     assert_eq!(taken(&bench, Branch::AwaitedWord), 1);
 }
 
-/// Everybody does what it is told, until nobody is told anything any more.
+/// Every rank carries out its directives, until no rank receives one any more.
 fn obey(bench: &mut Bench, commands: Vec<Command>) {
     obey_with(bench, commands, |_| "repaired");
 }
@@ -172,8 +172,8 @@ fn obey_with(bench: &mut Bench, commands: Vec<Command>, repaired: impl Fn(u32) -
             let digest = proc.role.rank().filter(|_| matches!(directive, Directive::SyncState { .. }));
             let digest = digest.map(|rank| digest_at(5, repaired(rank.0)));
             let result = Ok(Box::new(DirectiveReply::default().with_state(state).with_digest(digest)));
-            let said = WorkerEvent::new(proc.clone(), WorkerMessage::Reply { id: command.id, result });
-            open.extend(bench.give(Input::Changed(Change::Worker(said))));
+            let event = WorkerEvent::new(proc.clone(), WorkerMessage::Reply { id: command.id, result });
+            open.extend(bench.give(Input::Changed(Change::Worker(event))));
         }
     }
     all
@@ -197,7 +197,7 @@ fn shrinking_or(other: Box<dyn RecoveryStrategy>) -> Bench {
 #[test]
 fn replicas_that_differ_after_a_repair_make_all_ranks_restart() {
     let mut bench = shrinking_or(Restart::new().boxed());
-    let commands = bench.tell(1, 1, killed());
+    let commands = bench.set_phase(1, 1, killed());
     let commands = obey_with(&mut bench, commands, |rank| if rank == 0 { "this" } else { "that" });
     let resumes = |command: &Command| matches!(&command.effect, Effect::Act(Action::SendDirectives(batch)) if batch.directives.iter().any(|(_, what)| what.name() == "resume"));
     assert!(!commands.iter().any(resumes), "none of them trains on");
@@ -235,7 +235,7 @@ fn ranks_whose_checksums_differ_are_no_replicas_of_a_lost_one() {
             .is_some_and(|why| why.contains("no replica of rank 1 is proven: no other rank has the checksum"))
     );
     assert_eq!(status.replicas.map(|figures| (figures.checks, figures.took_us)), Some((6, 6)));
-    let commands = bench.tell(1, 1, killed());
+    let commands = bench.set_phase(1, 1, killed());
     let decided = events(&commands).into_iter().find_map(|event| match event {
         Event::Decided(decision) => Some(decision.clone()),
         _ => None,
@@ -248,21 +248,24 @@ fn ranks_whose_checksums_differ_are_no_replicas_of_a_lost_one() {
 #[test]
 fn a_late_exit_of_a_rank_that_left_the_world_is_dropped() {
     let mut bench = shrinking();
-    let commands = bench.tell(1, 1, Phase::Dead(Termination::Signal { number: 9, core_dumped: false }));
+    let commands = bench.set_phase(1, 1, Phase::Dead(Termination::Signal { number: 9, core_dumped: false }));
     obey(&mut bench, commands);
     let world = &bench.kernel.view().world;
     assert_eq!((world.size(), world.absent().len(), taken(&bench, Branch::Recovered)), (2, 1, 1));
     bench.now = 300 * MS;
-    let commands = bench.tell(1, 1, killed());
+    let commands = bench.set_phase(1, 1, killed());
     assert!(events(&commands).is_empty(), "{commands:?}");
     assert_eq!(count(&bench, DropReason::OutdatedFault), 1);
     assert_eq!(bench.kernel.status().absent, [Rank(1)]);
     let order = Order::Restart { ranks: [Rank(1)].into() };
     let wish = OrderEnvelope { id: OrderId(1), by: Name::new("ann"), reason: "to see".into(), order };
     let commands = bench.give(Input::Ordered(Box::new(wish)));
-    let says_so = |denial: &OrderRejected| denial.to_string().contains("rank 1 is absent");
-    let denied = |c: &Command| matches!(&c.effect, Effect::Reply { result: Err(why), .. } if says_so(why));
+    let names_it = |denial: &OrderRejected| denial.to_string().contains("rank 1 is absent");
+    let denied = |c: &Command| matches!(&c.effect, Effect::Reply { result: Err(why), .. } if names_it(why));
     assert!(commands.iter().any(denied), "{commands:?}");
     assert!(!is_decided(&bench.at(400)));
-    assert!(is_decided(&bench.tell(0, 1, killed())) || is_decided(&bench.at(500)), "those who are left are missed");
+    assert!(
+        is_decided(&bench.set_phase(0, 1, killed())) || is_decided(&bench.at(500)),
+        "the ranks that are left are missed"
+    );
 }

@@ -31,7 +31,7 @@ impl RecoveryStrategy for LookFirst {
 fn a_killed_rank_is_replaced_and_the_decision_has_a_reason() {
     let mut bench = Bench::new(3, |_| ()).up();
     bench.now = 100 * MS;
-    bench.tell(1, 1, killed());
+    bench.set_phase(1, 1, killed());
     let commands = bench.at(120);
     let decision = commands.iter().find_map(|c| match &c.effect {
         Effect::Publish(event) => match &**event {
@@ -45,7 +45,7 @@ fn a_killed_rank_is_replaced_and_the_decision_has_a_reason() {
     assert!(decision.reason.contains("the only way left"), "{}", decision.reason);
     let (_, started) = start_of(&commands).expect("it has exited, so it is started at once");
     assert_eq!(started, [ProcId::rank(1, 2)]);
-    bench.tell(1, 2, Phase::Running);
+    bench.set_phase(1, 2, Phase::Running);
     let report = bench.kernel.report();
     assert_eq!(report.incidents[0].blamed, [Rank(1)]);
     assert_eq!(report.incidents[0].outcome, "recovered by replace");
@@ -56,14 +56,14 @@ fn a_killed_rank_is_replaced_and_the_decision_has_a_reason() {
 fn the_same_rank_again_in_the_middle_of_its_recovery_cancels_and_replans() {
     let mut bench = Bench::new(2, |_| ()).up();
     bench.now = 100 * MS;
-    bench.tell(0, 1, killed());
+    bench.set_phase(0, 1, killed());
     let (first, _) = start_of(&bench.at(120)).expect("started");
-    bench.tell(0, 2, killed()); // before it ever ran
+    bench.set_phase(0, 2, killed()); // before it ever ran
     let (_, started) = start_of(&bench.at(140)).expect("started again");
     assert_eq!(started, [ProcId::rank(0, 3)], "an incarnation never runs twice");
     bench.give(Input::Answered { id: first, results: vec![(rank_domain(0), Ok(TargetReply::Accepted))] });
     assert_eq!(bench.kernel.counts().drops.get(&DropReason::LateAnswer), Some(&1));
-    bench.tell(0, 3, Phase::Running);
+    bench.set_phase(0, 3, Phase::Running);
     assert_eq!(bench.kernel.report().incidents.len(), 1, "one incident all along");
 }
 
@@ -73,7 +73,7 @@ fn a_peer_exit_during_a_full_restart_does_not_cancel_it() {
         Plugins { detectors: vec![exits()], strategies: vec![Box::new(taskd_kernel::recover::Restart::new())] };
     let mut bench = Bench::with(3, |_| (), plugins).up();
     bench.now = 100 * MS;
-    bench.tell(1, 1, killed());
+    bench.set_phase(1, 1, killed());
     let peer = Termination::Code(1);
     let proc = |phase| ProcStatus::new(ProcId::rank(2, 1), "i", phase).with_pid(1);
     let late = Fault::new(Name::new("exit"), JobTime::START, {
@@ -82,7 +82,7 @@ fn a_peer_exit_during_a_full_restart_does_not_cancel_it() {
     bench.at(120);
     bench.give(Input::Requested(Request::Fault(Box::new(late.with_incarnation(Some(Incarnation(1)))))));
     bench.give(Input::Changed(Change::Proc(proc(Phase::Exited(Box::new(Exit::new(peer)))))));
-    let commands = bench.tell(0, 1, killed());
+    let commands = bench.set_phase(0, 1, killed());
     assert_eq!(start_of(&commands).map(|(_, procs)| procs.len()), Some(3), "the restart goes on as planned");
     let counts = bench.kernel.counts();
     assert_eq!((counts.branches.get(&Branch::Covered), counts.branches.get(&Branch::Cancelled)), (Some(&1), None));
@@ -97,15 +97,15 @@ fn a_recovery_of_an_outdated_world_is_planned_again() {
         commands.iter().find(|c| matches!(c.effect, Effect::Act(Action::Collect(_)))).map(|c| c.id)
     };
     bench.now = 100 * MS;
-    bench.tell(0, 1, killed());
+    bench.set_phase(0, 1, killed());
     let first = look(&bench.at(120)).expect("it looks at rank 0");
-    bench.tell(1, 1, killed());
+    bench.set_phase(1, 1, killed());
     let second = look(&bench.at(140)).expect("and beside it at rank 1");
     assert!(start_of(&bench.give(Input::Answered { id: first, results: accepted(0) })).is_some());
     let commands = bench.give(Input::Answered { id: second, results: accepted(1) });
     assert_eq!(start_of(&commands), None, "the world it would enter does not know of rank 0's new process");
     assert_eq!(taken(&bench, Branch::Outrun), 1);
-    let third = look(&commands).expect("it begins anew");
+    let third = look(&commands).expect("it begins again");
     let commands = bench.give(Input::Answered { id: third, results: accepted(1) });
     assert_eq!(start_of(&commands).expect("from the world in force").1, [ProcId::rank(1, 2)]);
     let members = bench.kernel.view().world.members();
@@ -115,7 +115,7 @@ fn a_recovery_of_an_outdated_world_is_planned_again() {
 #[test]
 fn a_failed_recovery_is_tried_again_when_what_made_it_fail_may_be_known() {
     let mut bench = Bench::new(2, |p| p.correlation_window = Duration::from_millis(50)).up();
-    bench.tell(1, 1, killed());
+    bench.set_phase(1, 1, killed());
     let (id, _) = start_of(&bench.at(1_000)).expect("a recovery");
     let refused = vec![(rank_domain(1), Err(Failure::Refused("its host is gone".into())))];
     let commands = bench.give(Input::Answered { id, results: refused });
@@ -151,9 +151,9 @@ fn an_incident_waiting_for_an_overtaken_recovery_is_decided() {
     let plugins = Plugins { detectors: vec![exits(), Box::new(link)], strategies: vec![Box::new(Wide)] };
     let mut bench = Bench::with(3, |_| (), plugins).up();
     bench.now = 100 * MS;
-    bench.tell(0, 1, killed());
+    bench.set_phase(0, 1, killed());
     assert!(start_of(&bench.at(120)).is_some());
-    bench.tell(1, 1, killed());
+    bench.set_phase(1, 1, killed());
     assert_eq!(start_of(&bench.at(140)), None, "it would touch what the first recovery touches");
     for value in [1.0, 0.0] {
         let metric = Signal::Metric { name: Name::new("link_down"), value };
@@ -161,7 +161,7 @@ fn an_incident_waiting_for_an_overtaken_recovery_is_decided() {
     }
     let commands = bench.at(160);
     assert_eq!(taken(&bench, Branch::Overtaken), 1, "rank 0 has its new process, and nothing else is left of it");
-    assert_eq!(start_of(&commands).expect("nobody else will wake it").1, [ProcId::rank(1, 2)]);
+    assert_eq!(start_of(&commands).expect("nothing else will wake it").1, [ProcId::rank(1, 2)]);
 }
 
 #[test]
@@ -170,10 +170,10 @@ fn a_stop_in_one_recovery_does_not_delay_another_recovery() {
     bench.now = 100 * MS;
     bench.give(asked_to_look_into(0, 1));
     assert_eq!(stopped(&bench.at(120)), [ProcId::rank(0, 1)], "it takes its time to stop");
-    bench.tell(1, 1, killed());
+    bench.set_phase(1, 1, killed());
     let (_, second) = start_of(&bench.at(140)).expect("the first recovery cannot end well without rank 1");
     assert_eq!(second, [ProcId::rank(1, 2)], "and rank 0 is its own to start");
-    let (_, first) = start_of(&bench.tell(0, 1, killed())).expect("planned anew from the world in force");
+    let (_, first) = start_of(&bench.set_phase(0, 1, killed())).expect("planned again from the world in force");
     assert_eq!(first, [ProcId::rank(0, 2)]);
 }
 
@@ -185,10 +185,10 @@ fn a_process_stopped_by_a_cancelled_plan_starts_in_the_next() {
     let stall = Suspect::certain(Domain::Job, FaultClass::Stall, Damage::default());
     let stall = Fault::new(Name::new("test"), JobTime::START, stall);
     bench.give(Input::Requested(Request::Fault(Box::new(stall))));
-    assert_eq!(stopped(&bench.at(120)).len(), 4, "nobody is named, so everybody is restarted");
+    assert_eq!(stopped(&bench.at(120)).len(), 4, "no rank is named, so all are restarted");
     bench.give(asked_to_look_into(0, 5)); // it cancels the restart, and the cheaper strategy replaces what is lost
     bench.at(140);
-    (0..4).for_each(|rank| drop(bench.tell(rank, 1, killed())));
+    (0..4).for_each(|rank| drop(bench.set_phase(rank, 1, killed())));
     assert_eq!(bench.kernel.view().procs.values().filter(|p| p.incarnation == Incarnation(2)).count(), 4);
 }
 
@@ -196,7 +196,7 @@ fn a_process_stopped_by_a_cancelled_plan_starts_in_the_next() {
 fn a_recovery_whose_start_was_unreachable_is_tried_again() {
     let mut bench = Bench::new(2, |_| ()).up();
     bench.now = 100 * MS;
-    bench.tell(0, 1, killed());
+    bench.set_phase(0, 1, killed());
     let (id, _) = start_of(&bench.at(120)).expect("started");
     let no = Err(Failure::Unreachable("try again".into()));
     bench.give(Input::Answered { id, results: vec![(rank_domain(0), no)] });
@@ -218,14 +218,14 @@ fn advice_during_a_recovery_is_dropped_and_accepted_afterwards() {
     };
     let plugins = Plugins { detectors: vec![exits(), Box::new(adviser)], strategies: vec![Box::new(Replace)] };
     let mut bench = Bench::with(2, |_| (), plugins).up();
-    bench.tell(1, 1, killed());
+    bench.set_phase(1, 1, killed());
     advise(&mut bench);
     assert_eq!(count(&bench, DropReason::AdviceMeanwhile), 1, "a rank is lost, and more may be");
     let (id, _) = start_of(&bench.at(100)).expect("rank 1 starts again");
     assert!(events(&advise(&mut bench)).is_empty(), "it goes on");
     assert_eq!((count(&bench, DropReason::AdviceMeanwhile), taken(&bench, Branch::Cancelled)), (2, 0));
     bench.give(Input::Answered { id, results: accepted(1) });
-    bench.tell(1, 2, Phase::Running);
+    bench.set_phase(1, 2, Phase::Running);
     assert_eq!(taken(&bench, Branch::Recovered), 1);
     assert!(!events(&advise(&mut bench)).is_empty(), "now it is a matter of its own");
     assert_eq!(count(&bench, DropReason::AdviceMeanwhile), 2);
@@ -238,7 +238,7 @@ fn an_ordered_strategy_is_not_chosen_if_a_rank_fails_meanwhile() {
     let wish =
         OrderEnvelope { id: OrderId(1), by: Name::new("ann"), reason: "to see".into(), order: Order::Checkpoint };
     bench.give(Input::Ordered(Box::new(wish)));
-    bench.tell(1, 1, killed());
+    bench.set_phase(1, 1, killed());
     let commands = bench.at(100);
     let decided = events(&commands).into_iter().find_map(|event| match event {
         Event::Decided(decision) => decision.chosen.as_ref().map(|chosen| chosen.strategy.clone()),

@@ -1,5 +1,5 @@
-//! A recovery that does not help is charged to its strategy: the next one follows, `restart` comes before `exit`, and no rank is
-//! blamed for what the recovery did.
+//! A recovery that does not help is charged to its strategy: the next one follows, `restart` comes before `exit`, and
+//! no rank is blamed for what the recovery did.
 
 use super::job::{Job, KILLED, equal_digest, exited, failed, report};
 use std::time::Duration;
@@ -44,16 +44,16 @@ fn incidents(job: &Job) -> Vec<IncidentReport> {
 #[test]
 fn a_replacement_that_fails_before_it_joins_leads_to_a_restart() {
     let mut job = in_loops(2);
-    job.newcomers_record = Some(zero_error());
-    job.newcomers_end = Some(failed(zero_error()));
+    job.replacements_record = Some(zero_error());
+    job.replacements_end = Some(failed(zero_error()));
     job.pass(1_000);
-    job.tell(1, exited(KILLED, None));
+    job.set_phase(1, exited(KILLED, None));
     job.pass(1_000);
     assert_eq!(job.chosen(), ["recover-in-place", "recover-in-place", "restart"], "a record comes before an exit");
     let mut job = in_loops(2);
-    job.newcomers_end = Some(failed(zero_error()));
+    job.replacements_end = Some(failed(zero_error()));
     job.pass(1_000);
-    job.tell(1, exited(KILLED, None));
+    job.set_phase(1, exited(KILLED, None));
     job.pass(1_000);
     assert_eq!(job.chosen(), ["recover-in-place", "recover-in-place", "restart"]);
     assert_eq!(job.finished, None, "a restart works");
@@ -79,9 +79,9 @@ fn a_replacement_that_crashes_or_reports_peers_is_charged() {
     let peers = || failed(report("DistBackendError", "connection closed by peer").with_follow_up(true));
     for end in [segfault(), peers(), exited(Termination::Code(3), None)] {
         let mut job = in_loops(3);
-        job.newcomers_end = Some(end.clone());
+        job.replacements_end = Some(end.clone());
         job.pass(1_000);
-        job.tell(1, exited(KILLED, None));
+        job.set_phase(1, exited(KILLED, None));
         job.pass(1_000);
         assert_eq!(job.chosen(), ["recover-in-place", "recover-in-place", "restart"], "{end}");
         step(&mut job, 81);
@@ -92,9 +92,9 @@ fn a_replacement_that_crashes_or_reports_peers_is_charged() {
 #[test]
 fn replacements_killed_in_a_row_lead_to_a_restart() {
     let mut job = in_loops(3);
-    job.newcomers_end = Some(exited(KILLED, None));
+    job.replacements_end = Some(exited(KILLED, None));
     job.pass(1_000);
-    job.tell(1, exited(KILLED, None));
+    job.set_phase(1, exited(KILLED, None));
     job.pass(1_000);
     assert_eq!(job.chosen(), ["recover-in-place", "recover-in-place", "restart"]);
     step(&mut job, 81);
@@ -105,10 +105,10 @@ fn replacements_killed_in_a_row_lead_to_a_restart() {
 #[test]
 fn another_rank_that_is_killed_in_a_recovery_is_not_charged_to_it() {
     let mut job = in_loops(4);
-    job.newcomers_end = Some(exited(KILLED, None));
+    job.replacements_end = Some(exited(KILLED, None));
     job.pass(1_000);
-    job.tell(1, Phase::Dead(KILLED));
-    job.newcomers_end = None;
+    job.set_phase(1, Phase::Dead(KILLED));
+    job.replacements_end = None;
     job.pass(1_000);
     assert_eq!(job.chosen().last(), Some(&"recover-in-place"), "{:?}", job.chosen());
 }
@@ -117,13 +117,13 @@ fn another_rank_that_is_killed_in_a_recovery_is_not_charged_to_it() {
 fn errors_soon_after_a_recovery_are_charged_to_it_not_to_a_rank() {
     let mut job = in_loops(3);
     job.pass(1_000);
-    job.tell(1, exited(KILLED, None));
+    job.set_phase(1, exited(KILLED, None));
     job.pass(1_000);
     assert_eq!(job.last().outcome, "recovered by recover-in-place");
     for (rank, at) in [(0, 81), (2, 82)] {
         step(&mut job, at);
         job.pass(1_500);
-        job.tell(rank, failed(report("ValueError", "the loss is not finite")));
+        job.set_phase(rank, failed(report("ValueError", "the loss is not finite")));
         job.pass(1_000);
     }
     step(&mut job, 83);
@@ -134,8 +134,8 @@ fn errors_soon_after_a_recovery_are_charged_to_it_not_to_a_rank() {
     assert_eq!(incidents[0].blamed, [Rank(1)]);
     for incident in &incidents[1..] {
         assert_eq!(incident.blamed, [] as [Rank; 0], "the recovery is at fault: {incident:?}");
-        let says = |line: &String| line.starts_with("charged to recover-in-place, which recovered incident ");
-        assert!(incident.evidence.iter().any(says), "{:?}", incident.evidence);
+        let is_line = |line: &String| line.starts_with("charged to recover-in-place, which recovered incident ");
+        assert!(incident.evidence.iter().any(is_line), "{:?}", incident.evidence);
     }
     assert_eq!(job.finished, None);
 }
@@ -145,7 +145,7 @@ fn an_error_repeated_in_the_recovered_rank_is_blamed_on_it() {
     let mut job = in_loops(3);
     job.pass(1_000);
     for at in 81..83 {
-        job.tell(1, failed(report("AcceleratorError", "CUDA error: an illegal memory access")));
+        job.set_phase(1, failed(report("AcceleratorError", "CUDA error: an illegal memory access")));
         job.pass(1_000);
         step(&mut job, at);
         job.pass(1_000);
@@ -159,7 +159,7 @@ fn a_recovery_that_has_held_for_a_while_is_not_charged_any_more() {
     let mut job = in_loops(3);
     for round in 0..4 {
         job.pass(1_000);
-        job.tell(round % 3, failed(report("ValueError", &format!("error {round} of many"))));
+        job.set_phase(round % 3, failed(report("ValueError", &format!("error {round} of many"))));
         job.pass(1_000);
         for at in 0..20 {
             step(&mut job, 81 + u64::from(round) * 20 + at);
@@ -194,7 +194,7 @@ fn a_repeated_failure_at_one_step_ends_the_job_after_a_restart() {
     for _ in 0..5 {
         if job.finished.is_none() {
             let incarnation = job.proc(1).incarnation;
-            job.tell_of(
+            job.set_phase_of(
                 ProcId { role: Role::Rank(Rank(1)), incarnation },
                 failed(report("ValueError", "bad batch").with_step(80)),
             );
@@ -211,7 +211,7 @@ fn repeated_in_place_recoveries_lead_to_a_restart_before_exit() {
     let mut job = in_loops_with(3, |policy| policy.budget.recoveries_max = 30);
     for _ in 0..6 {
         job.pass(1_000);
-        job.tell(1, exited(KILLED, None));
+        job.set_phase(1, exited(KILLED, None));
         job.pass(1_000);
     }
     assert_eq!(job.chosen(), [["recover-in-place"; 6].as_slice(), &["restart"]].concat());
@@ -219,7 +219,7 @@ fn repeated_in_place_recoveries_lead_to_a_restart_before_exit() {
     assert!(reason.contains("as a detector advises"), "{reason}");
     for _ in 0..6 {
         job.pass(1_000);
-        job.tell(1, exited(KILLED, None));
+        job.set_phase(1, exited(KILLED, None));
         job.pass(1_000);
     }
     let (ok, reason) = job.finished.expect("nothing helps");
@@ -236,7 +236,7 @@ fn the_world_does_not_shrink_unless_the_job_asks_for_it() {
     let mut job = in_loops_with(3, never);
     let why = "the job needs all of its 3 ranks; set policy.min_ranks to allow fewer";
     assert_eq!(job.kernel.status().cannot.get(&Name::new("shrink")).map(String::as_str), Some(why));
-    job.tell(1, exited(KILLED, None));
+    job.set_phase(1, exited(KILLED, None));
     job.pass(1_000);
     assert_eq!(job.chosen(), ["restart"]);
 
@@ -245,7 +245,7 @@ fn the_world_does_not_shrink_unless_the_job_asks_for_it() {
         policy.min_ranks = 1;
     };
     let mut job = in_loops_with(3, asks);
-    job.tell(1, exited(KILLED, None));
+    job.set_phase(1, exited(KILLED, None));
     job.pass(1_000);
     assert_eq!(job.chosen(), ["restart"], "its place is there: all of its ranks start again");
     let shrink = job.decision().refused.into_iter().find(|refusal| refusal.strategy == "shrink").expect("refused");
@@ -262,7 +262,7 @@ fn a_smaller_world_is_stated_in_status_and_report() {
     };
     let mut job = in_loops_with(3, forbidden);
     job.pass(5_000);
-    job.tell(1, exited(KILLED, None));
+    job.set_phase(1, exited(KILLED, None));
     job.pass(1_000);
     assert_eq!(job.chosen(), ["shrink"], "all ranks may not start again");
     step(&mut job, 81);
@@ -271,7 +271,7 @@ fn a_smaller_world_is_stated_in_status_and_report() {
     assert_eq!((smaller.len(), smaller[0].ranks, smaller[0].of, smaller[0].until), (1, 2, 3, None));
     assert_eq!((smaller[0].since, smaller[0].steps), (JobTime::START + Duration::from_secs(5), Some((81, 90))));
     for rank in [0, 2] {
-        job.tell(rank, exited(Termination::Code(0), None));
+        job.set_phase(rank, exited(Termination::Code(0), None));
     }
     job.pass(1_000);
     let report = job.kernel.report();
@@ -286,19 +286,19 @@ fn a_smaller_world_is_stated_in_status_and_report() {
 fn a_recovery_ends_when_ranks_that_reported_steps_step_again() {
     let mut job = Job::of(2);
     job.observe(0, Signal::Progress { step: 7 });
-    job.tell(1, exited(KILLED, None));
+    job.set_phase(1, exited(KILLED, None));
     job.pass(1_000);
     assert_eq!(job.chosen(), ["restart"]);
-    assert_eq!(job.last().outcome, "open", "rank 0 has told of its steps, and of none since");
+    assert_eq!(job.last().outcome, "open", "rank 0 has reported its steps, and of none since");
     job.observe(0, Signal::Progress { step: 5 });
-    assert_eq!(job.last().outcome, "recovered by restart", "rank 1 never tells of any");
+    assert_eq!(job.last().outcome, "recovered by restart", "rank 1 never reports any");
 }
 
 #[test]
 fn a_rank_that_runs_and_has_not_stepped_in_time_is_no_failed_start() {
     let mut job = Job::of(2);
     job.observe(0, Signal::Progress { step: 7 });
-    job.tell(1, exited(KILLED, None));
+    job.set_phase(1, exited(KILLED, None));
     job.pass(601_000);
     assert_eq!(job.chosen(), ["restart"]);
     assert_eq!(job.last().outcome, "recovered by restart", "it may compile for longer than that");
@@ -322,7 +322,7 @@ fn a_status_before_the_start_lists_no_unusable_strategy() {
 fn a_decision_gives_the_reason_that_the_status_gives() {
     let mut job = Job::meeting_at(2, "store");
     let cannot = job.kernel.status().cannot;
-    job.tell(1, exited(KILLED, None));
+    job.set_phase(1, exited(KILLED, None));
     job.pass(1_000);
     let refused = job.decision().refused;
     for (strategy, why) in &cannot {
@@ -332,7 +332,7 @@ fn a_decision_gives_the_reason_that_the_status_gives() {
     assert!(cannot.len() >= 5, "{cannot:?}");
 }
 
-/// A rank says that its step has failed, and lives.
+/// A rank reports that its step has failed, and lives.
 fn fails_in_its_step(job: &mut Job, rank: u32, kind: FailureKind) {
     let proc = ProcId { role: Role::Rank(Rank(rank)), incarnation: job.proc(rank).incarnation };
     let generation = job.kernel.view().world.generation();
@@ -346,7 +346,7 @@ fn fails_in_its_step(job: &mut Job, rank: u32, kind: FailureKind) {
 fn a_fault_charged_to_a_recovery_ends_the_job_when_the_budget_is_spent() {
     let mut job = in_loops_with(2, |policy| policy.budget = BudgetSpec::fixed(1));
     job.pass(1_000);
-    job.tell(1, exited(KILLED, None));
+    job.set_phase(1, exited(KILLED, None));
     job.pass(1_000);
     step(&mut job, 81);
     fails_in_its_step(&mut job, 0, FailureKind::Exception);
@@ -375,13 +375,13 @@ fn several_failures_before_the_next_decision_are_charged_once() {
     let crash = exited(Termination::Signal { number: 11, core_dumped: false }, None);
     for (first, second) in [(exited(KILLED, None), crash), (exited(Termination::Code(3), None), failed(zero_error()))] {
         let mut job = in_loops(3);
-        job.newcomers_end = Some(Phase::Running); // it is not parked, and the recovery waits for it
+        job.replacements_end = Some(Phase::Running); // it is not parked, and the recovery waits for it
         job.pass(1_000);
-        job.tell(1, first);
+        job.set_phase(1, first);
         job.pass(1_000);
-        job.tell(0, failed(zero_error()));
-        job.tell(2, second.clone());
-        job.newcomers_end = None;
+        job.set_phase(0, failed(zero_error()));
+        job.set_phase(2, second.clone());
+        job.replacements_end = None;
         job.pass(1_000);
         step(&mut job, 81);
         assert_eq!((job.last().blamed, job.finished.clone()), (vec![Rank(1)], None), "{second}: {:?}", job.last());
@@ -394,7 +394,7 @@ fn several_failures_before_the_next_decision_are_charged_once() {
 fn collectives_that_fail_soon_after_a_recovery_are_charged_to_it() {
     let mut job = in_loops(2);
     job.pass(1_000);
-    job.tell(1, exited(KILLED, None));
+    job.set_phase(1, exited(KILLED, None));
     job.pass(1_000);
     for at in 81..84 {
         step(&mut job, at);
@@ -409,10 +409,10 @@ fn collectives_that_fail_soon_after_a_recovery_are_charged_to_it() {
 #[test]
 fn a_cancelled_recovery_is_not_attributed_to_another_incident() {
     let mut job = in_loops(3);
-    job.newcomers_end = Some(Phase::Running); // it is not parked, and the recovery waits for it
+    job.replacements_end = Some(Phase::Running); // it is not parked, and the recovery waits for it
     job.observe(0, Signal::Heartbeat);
     job.pass(1_000);
-    job.tell(1, exited(KILLED, None));
+    job.set_phase(1, exited(KILLED, None));
     job.order(Order::Pause).expect("it is taken");
     for _ in 0..100 {
         job.pass(100);
@@ -423,7 +423,7 @@ fn a_cancelled_recovery_is_not_attributed_to_another_incident() {
     }
     assert_eq!(job.decision().held, Some(HoldReason::Paused), "rank 0 is blamed for its silence: {:?}", job.decision());
     job.observe(0, Signal::Heartbeat);
-    job.newcomers_end = None;
+    job.replacements_end = None;
     job.order(Order::Resume).expect("it is taken");
     job.pass(1_000);
     step(&mut job, 81);
@@ -436,7 +436,7 @@ fn a_copy_without_a_checksum_is_no_proven_one() {
     let mut job = in_loops(2);
     job.without_digests = true;
     job.pass(1_000);
-    job.tell(1, exited(KILLED, None));
+    job.set_phase(1, exited(KILLED, None));
     job.pass(1_000);
     assert_eq!(job.chosen(), ["recover-in-place", "recover-in-place", "restart"]);
     let reason = job.decision().reason;
@@ -447,9 +447,9 @@ fn a_copy_without_a_checksum_is_no_proven_one() {
 fn a_replacement_that_loses_a_race_at_its_start_is_charged_as_well() {
     let mut job = in_loops_with(2, |policy| policy.budget = BudgetSpec::fixed(5));
     let race = report("DistNetworkError", "address already in use").with_retry_free(true);
-    job.newcomers_end = Some(failed(race));
+    job.replacements_end = Some(failed(race));
     job.pass(1_000);
-    job.tell(1, exited(KILLED, None));
+    job.set_phase(1, exited(KILLED, None));
     job.pass(1_000);
     assert_eq!((job.chosen(), job.finished.clone()), (vec!["recover-in-place", "recover-in-place", "restart"], None));
 }
@@ -457,10 +457,10 @@ fn a_replacement_that_loses_a_race_at_its_start_is_charged_as_well() {
 #[test]
 fn recoveries_that_are_always_interrupted_lead_to_a_restart() {
     let mut job = in_loops_with(40, |policy| policy.budget = BudgetSpec::fixed(100));
-    job.newcomers_end = Some(Phase::Running); // it is not parked, and the recovery waits for it
+    job.replacements_end = Some(Phase::Running); // it is not parked, and the recovery waits for it
     job.pass(1_000);
     for rank in 1..20 {
-        job.tell(rank, Phase::Dead(KILLED));
+        job.set_phase(rank, Phase::Dead(KILLED));
         job.observe(0, Signal::Progress { step: 80 + u64::from(rank) }); // else it is a restart storm, which ends the job
         job.pass(100);
     }
@@ -481,7 +481,7 @@ fn dead_ahead_of_its_report() -> Job {
         job.link_with(ProcId::rank(rank, 1), LoopPosition::InLoop, Some(of_new_kind()));
     }
     job.pass(1_000);
-    job.tell(1, Phase::Dead(KILLED));
+    job.set_phase(1, Phase::Dead(KILLED));
     job.pass(300);
     job
 }
@@ -505,5 +505,5 @@ fn a_decision_waits_for_a_report_sent_before_the_ranks_death() {
 
     let mut job = dead_ahead_of_its_report();
     job.pass(1_000);
-    assert_eq!(job.chosen(), ["restart"], "nothing is heard of its link");
+    assert_eq!(job.chosen(), ["restart"], "nothing is reported of its link");
 }

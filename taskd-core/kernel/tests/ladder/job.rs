@@ -1,4 +1,4 @@
-//! A job whose processes start and stop as they are told.
+//! A job whose processes start and stop as ordered.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,18 +18,18 @@ pub(crate) struct Job {
     pub(crate) now: JobTime,
     pub(crate) asked: Option<(CommandId, Probe)>,
     pub(crate) finished: Option<(bool, String)>,
-    /// Ranks whose exit a stop waits for until the test says so.
+    /// Ranks whose exit a stop waits for until the test reports it.
     pub(crate) slow: Option<u32>,
     /// Ranks have control links, stand in step loops, and do what they are directed to.
     pub(crate) loops: bool,
     /// How a rank ends that is started to join others, in the place of its joining.
-    pub(crate) newcomers_end: Option<Phase>,
+    pub(crate) replacements_end: Option<Phase>,
     /// A rank that does not answer when it is to train on.
     pub(crate) slow_to_resume: Option<u32>,
     /// After a repair the ranks have no checksum of their state.
     pub(crate) without_digests: bool,
     /// What it has recorded before.
-    pub(crate) newcomers_record: Option<ErrorReport>,
+    pub(crate) replacements_record: Option<ErrorReport>,
     /// Starts and stops.
     pub(crate) deeds: Vec<Action>,
     decisions: Vec<Decision>,
@@ -50,7 +50,7 @@ impl Job {
         Job::of_spec(ranks, hosts, |spec| adjust(&mut spec.policy))
     }
 
-    /// A job whose launcher has ranks meet anew at a service.
+    /// A job whose launcher has ranks meet again at a service.
     pub(crate) fn meeting_at(ranks: u32, service: &'static str) -> Job {
         Job::started(ranks, &[], |_| (), Some(Name::new(service)))
     }
@@ -71,10 +71,10 @@ impl Job {
             finished: None,
             slow: None,
             loops: false,
-            newcomers_end: None,
+            replacements_end: None,
             slow_to_resume: None,
             without_digests: false,
-            newcomers_record: None,
+            replacements_record: None,
             deeds: vec![],
             decisions: vec![],
             replies: vec![],
@@ -100,16 +100,16 @@ impl Job {
                 Effect::Reply { result, .. } => self.replies.push(result),
                 Effect::Act(Action::Start { batch, .. }) => {
                     for order in batch.starts {
-                        self.tell_of(order.proc.clone(), Phase::Running);
+                        self.set_phase_of(order.proc.clone(), Phase::Running);
                         let joins = order.spec.env.contains_key(JOIN_VARIABLE);
-                        match self.newcomers_end.clone().filter(|_| joins) {
+                        match self.replacements_end.clone().filter(|_| joins) {
                             Some(end) => {
-                                if let Some(error) = self.newcomers_record.clone() {
+                                if let Some(error) = self.replacements_record.clone() {
                                     let what = WorkerMessage::ErrorRecorded(Box::new(error));
-                                    let said = WorkerEvent::new(order.proc.clone(), what);
-                                    self.give(Input::Changed(Change::Worker(said)));
+                                    let answer = WorkerEvent::new(order.proc.clone(), what);
+                                    self.give(Input::Changed(Change::Worker(answer)));
                                 }
-                                self.tell_of(order.proc, end);
+                                self.set_phase_of(order.proc, end);
                             }
                             None if self.loops => {
                                 self.link(order.proc, if joins { LoopPosition::Parked } else { LoopPosition::InLoop })
@@ -128,7 +128,7 @@ impl Job {
                     for proc in procs.into_iter().filter(|p| slow.is_none() || p.role.rank() != slow) {
                         let dead = self.kernel.view().proc(&proc.role).and_then(|p| p.phase.termination());
                         let how = dead.unwrap_or(Termination::Signal { number: 15, core_dumped: false });
-                        self.tell_of(proc, Phase::Exited(Box::new(Exit::new(how))));
+                        self.set_phase_of(proc, Phase::Exited(Box::new(Exit::new(how))));
                     }
                 }
                 Effect::Act(Action::Collect(ask)) => self.asked = Some((command.id, ask)),
@@ -138,7 +138,7 @@ impl Job {
         }
     }
 
-    /// A rank of a job with step loops: it says that it is there.
+    /// A rank of a job with step loops: it reports that it is there.
     pub(crate) fn link(&mut self, proc: ProcId, at: LoopPosition) {
         self.link_with(proc, at, (at == LoopPosition::InLoop).then(|| equal_digest(0)));
     }
@@ -176,15 +176,15 @@ impl Job {
         self.give(Input::Changed(Change::Worker(WorkerEvent::new(proc, what))));
     }
 
-    pub(crate) fn tell_of(&mut self, proc: ProcId, phase: Phase) {
+    pub(crate) fn set_phase_of(&mut self, proc: ProcId, phase: Phase) {
         let node = self.kernel.view().proc(&proc.role).and_then(|p| p.node.clone());
         let status = ProcStatus::new(proc, "1", phase).with_node(node).with_pid(1);
         self.give(Input::Changed(Change::Proc(status)));
     }
 
-    pub(crate) fn tell(&mut self, rank: u32, phase: Phase) {
+    pub(crate) fn set_phase(&mut self, rank: u32, phase: Phase) {
         let incarnation = self.proc(rank).incarnation;
-        self.tell_of(ProcId { role: Role::Rank(Rank(rank)), incarnation }, phase);
+        self.set_phase_of(ProcId { role: Role::Rank(Rank(rank)), incarnation }, phase);
     }
 
     pub(crate) fn proc(&self, rank: u32) -> &Proc {

@@ -22,10 +22,10 @@ fn all_ranks_restart_after_a_kill_and_only_the_killed_is_blamed() {
     let mut job = Job::of(3);
     job.pass(1_000);
     let peer = report("DistError", "connection closed by peer").with_follow_up(true);
-    job.tell(0, failed(peer)); // its victim is known first
+    job.set_phase(0, failed(peer)); // its victim is known first
     job.pass(3);
-    job.tell(2, Phase::Dead(KILLED));
-    job.tell(2, exited(KILLED, None));
+    job.set_phase(2, Phase::Dead(KILLED));
+    job.set_phase(2, exited(KILLED, None));
     job.pass(100);
     let incident = job.last();
     assert_eq!((incident.blamed, incident.victims), (vec![Rank(2)], vec![Rank(0)]));
@@ -40,12 +40,12 @@ fn all_ranks_restart_after_a_kill_and_only_the_killed_is_blamed() {
 fn a_second_fault_during_a_stop_reuses_no_incarnation() {
     let mut job = Job::of(3);
     job.slow = Some(1);
-    job.tell(0, exited(KILLED, None));
+    job.set_phase(0, exited(KILLED, None));
     job.pass(100);
     assert_eq!((job.generation(), &job.proc(1).phase), (1, &Phase::Running), "the stop waits for rank 1");
-    job.tell_of(ProcId::rank(0, 4), Phase::Running); // one that nobody had ordered comes to light
+    job.set_phase_of(ProcId::rank(0, 4), Phase::Running); // one without an order comes to light
     job.slow = None;
-    job.tell(1, exited(KILLED, None));
+    job.set_phase(1, exited(KILLED, None));
     job.pass(100);
     assert_eq!(job.proc(0).incarnation, Incarnation(5));
     assert_eq!(job.proc(1).incarnation, Incarnation(2));
@@ -55,11 +55,11 @@ fn a_second_fault_during_a_stop_reuses_no_incarnation() {
 #[test]
 fn the_same_exception_on_two_hosts_ends_the_job_with_a_report() {
     let mut job = Job::on(4, &["a", "b"]);
-    job.tell(1, failed(report("ValueError", "bad batch at 0x7f12")));
+    job.set_phase(1, failed(report("ValueError", "bad batch at 0x7f12")));
     job.pass(100);
     assert_eq!(job.proc(1).node, Some(NodeId(Name::new("b"))), "it is tried elsewhere");
     assert_eq!(job.last().outcome, "recovered by restart");
-    job.tell(1, failed(report("ValueError", "bad batch at 0x55c3")));
+    job.set_phase(1, failed(report("ValueError", "bad batch at 0x55c3")));
     job.pass(100);
     let (ok, reason) = job.finished.expect("the job is over");
     let expected = "program in the job, the same ValueError twice at the same step: the program fails, not the machine, \
@@ -72,10 +72,10 @@ fn the_same_exception_on_two_hosts_ends_the_job_with_a_report() {
 #[test]
 fn a_script_that_asks_not_to_be_restarted_is_not() {
     let mut job = Job::of(2);
-    job.tell(1, Phase::Dead(Termination::Code(64)));
+    job.set_phase(1, Phase::Dead(Termination::Code(64)));
     assert_eq!(job.kernel.report().incidents, [], "its last words are still to come");
     job.pass(100);
-    job.tell(1, exited(Termination::Code(64), None));
+    job.set_phase(1, exited(Termination::Code(64), None));
     job.pass(100);
     let (ok, reason) = job.finished.expect("the job is over");
     let expected = "program in rank 1, rank 1#1 ended: exit code 64 (the script requests no restart with this exit \
@@ -86,7 +86,7 @@ fn a_script_that_asks_not_to_be_restarted_is_not() {
 #[test]
 fn a_race_lost_at_start_up_costs_nothing() {
     let mut job = Job::of(2);
-    job.tell(0, failed(report("DistNetworkError", "address already in use").with_retry_free(true)));
+    job.set_phase(0, failed(report("DistNetworkError", "address already in use").with_retry_free(true)));
     job.pass(100);
     assert_eq!((job.generation(), job.kernel.view().world.restarts(), job.kernel.budget_left()), (2, 0, 10));
     assert_eq!(job.last().outcome, "recovered by restart");
@@ -95,11 +95,11 @@ fn a_race_lost_at_start_up_costs_nothing() {
 #[test]
 fn a_lost_race_that_is_known_late_is_still_free() {
     let mut job = Job::of(2);
-    job.tell(0, Phase::Dead(Termination::Code(1)));
+    job.set_phase(0, Phase::Dead(Termination::Code(1)));
     job.slow = Some(0); // it takes long to tear its memory down
     job.pass(10_050);
     assert_eq!(job.last().outcome, "open");
-    job.tell(0, failed(report("DistNetworkError", "address already in use").with_retry_free(true)));
+    job.set_phase(0, failed(report("DistNetworkError", "address already in use").with_retry_free(true)));
     job.pass(100);
     assert_eq!((job.last().class, job.kernel.view().world.restarts()), (detect::FaultClass::Launch, 0));
     assert_eq!(job.last().outcome, "recovered by restart");
@@ -168,7 +168,7 @@ fn a_forbidden_strategy_is_refused_with_the_policy_reason() {
         policy.strategies.insert(Name::new("restart"), Permission::Never);
         policy.reasons.insert(Name::new("restart"), "its data is on loan".into());
     });
-    job.tell(0, exited(KILLED, None));
+    job.set_phase(0, exited(KILLED, None));
     job.pass(1_000);
     let refused = job.decision().refused;
     let restart = refused.iter().find(|refusal| refusal.strategy == "restart").expect("it was refused");
@@ -181,7 +181,7 @@ fn a_policy_reason_is_not_reported_after_an_operator_change() {
     let mut job = Job::with(1, &[], |policy| drop(policy.reasons.insert(Name::new("restart"), "outdated".into())));
     let strategies = [(Name::new("restart"), Permission::Never)].into();
     job.order(Order::Allow { strategies }).expect("it is known");
-    job.tell(0, exited(KILLED, None));
+    job.set_phase(0, exited(KILLED, None));
     job.pass(1_000);
     let refused = job.decision().refused;
     assert!(refused.iter().any(|refusal| refusal.reason == "not in the allowed set"), "{refused:?}");
@@ -191,7 +191,7 @@ fn a_policy_reason_is_not_reported_after_an_operator_change() {
 fn a_spent_fixed_budget_is_not_refilled_and_refuses_restart() {
     let mut job = Job::with(1, &[], |policy| policy.budget = BudgetSpec::fixed(1));
     for _ in 0..2 {
-        job.tell(0, exited(KILLED, None));
+        job.set_phase(0, exited(KILLED, None));
         job.pass(30 * 86_400_000);
     }
     let refused = job.decision().refused;
@@ -205,7 +205,7 @@ fn restarts_in_vain_end_the_job() {
     let mut job = Job::of(1);
     job.observe(0, Signal::Progress { step: 7 });
     for _ in 0..6 {
-        job.tell(0, exited(KILLED, None));
+        job.set_phase(0, exited(KILLED, None));
         job.pass(1_000);
     }
     let (ok, reason) = job.finished.expect("the job is over");
@@ -217,7 +217,7 @@ fn restarts_in_vain_end_the_job() {
 fn a_kernel_with_the_built_in_detectors_is_saved_whole() {
     let mut job = Job::of(2);
     job.observe(0, Signal::Heartbeat);
-    job.tell(1, Phase::Dead(Termination::Code(1)));
+    job.set_phase(1, Phase::Dead(Termination::Code(1)));
     let snapshot = job.kernel.snapshot();
     assert!(snapshot.is_complete());
     let (kernel, cold) = Kernel::restore(plugins(), &snapshot).expect("the same version");
@@ -228,15 +228,15 @@ fn a_kernel_with_the_built_in_detectors_is_saved_whole() {
 #[test]
 fn peers_that_fail_around_the_stop_cost_one_recovery() {
     let mut job = Job::of(4);
-    job.tell(0, Phase::Dead(KILLED));
+    job.set_phase(0, Phase::Dead(KILLED));
     for rank in 1..4 {
         job.pass(2);
-        job.tell(rank, Phase::Dead(Termination::Code(1)));
+        job.set_phase(rank, Phase::Dead(Termination::Code(1)));
     }
     job.slow = Some(1); // the others' memory is torn down when they are stopped
     job.pass(50);
     let peer = report("DistError", "connection closed by peer").with_follow_up(true);
-    job.tell(1, failed(peer));
+    job.set_phase(1, failed(peer));
     job.pass(100);
     let incident = job.last();
     assert_eq!((incident.blamed, incident.victims), (vec![Rank(0)], vec![Rank(1), Rank(2), Rank(3)]));
@@ -248,11 +248,11 @@ fn a_script_that_fails_at_once_is_a_program_fault() {
     let mut job = Job::with(2, &[], |policy| policy.ready = Ready::Stepping);
     for _ in 0..2 {
         for rank in 0..2 {
-            job.tell(rank, Phase::Dead(Termination::Code(1)));
+            job.set_phase(rank, Phase::Dead(Termination::Code(1)));
         }
         job.pass(100);
         for rank in 0..2 {
-            job.tell(rank, failed(report("ImportError", "no module named nonsense")));
+            job.set_phase(rank, failed(report("ImportError", "no module named nonsense")));
         }
         job.pass(100);
     }

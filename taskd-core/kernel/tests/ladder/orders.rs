@@ -37,7 +37,7 @@ fn four_with(strategy: impl RecoveryStrategy + 'static) -> Job {
 }
 
 fn kill(job: &mut Job, rank: u32) {
-    job.tell(rank, exited(KILLED, None));
+    job.set_phase(rank, exited(KILLED, None));
     job.pass(100);
 }
 
@@ -58,7 +58,7 @@ fn a_drained_host_is_left_and_unused_until_it_is_uncordoned() {
     assert_eq!(incident.evidence, ["ann asks for it: she knows why"]);
     let ready = NodeStatus::new(node("a"), NodeState::Ready, 4);
     job.give(Input::Changed(Change::Node(ready)));
-    assert!(!job.kernel.view().is_ready(&node("a")), "whatever its launcher says");
+    assert!(!job.kernel.view().is_ready(&node("a")), "whatever its launcher reports");
     let line = job.kernel.status().nodes.remove(0);
     assert_eq!(line.taken_out.as_deref(), Some("drained by ann: she knows why"));
     assert_eq!(job.order(Order::Drain { node: node("a") }).expect("no harm").text, "node a is drained already");
@@ -118,7 +118,7 @@ fn a_paused_runtime_holds_its_recoveries_until_it_is_resumed() {
     assert!(incident.reason.ends_with("held: ann has paused the runtime (she knows why)"), "{}", incident.reason);
     job.pass(60_000);
     assert_eq!((job.deeds.len(), job.kernel.budget_left()), (deeds, 10), "nothing is done, nothing is paid");
-    let paused = job.kernel.status().paused.expect("it says so");
+    let paused = job.kernel.status().paused.expect("it is reported");
     assert_eq!((paused.by, paused.at), (Name::new("ann"), JobTime::START));
     assert_eq!(job.order(Order::Resume).expect("it is paused").text, "1 held incidents are decided anew");
     job.pass(100);
@@ -134,7 +134,7 @@ fn a_job_that_finishes_does_not_wait_for_what_is_held() {
     job.pass(100);
     assert_eq!(job.last().held, Some(HoldReason::Paused));
     for rank in 0..4 {
-        job.tell(rank, exited(Termination::Code(0), None));
+        job.set_phase(rank, exited(Termination::Code(0), None));
     }
     assert_eq!(job.finished.as_ref().map(|(ok, _)| *ok), Some(true));
     assert_eq!(job.last().outcome, "all ranks finished");
@@ -181,7 +181,7 @@ fn a_declined_restart_is_asked_again_after_a_process_was_lost() {
     assert_eq!(job.last().outcome, "recovered by restart");
 }
 
-/// Stops what is wanted anew, and knows no further.
+/// Stops what is to start again, and knows no further.
 struct Stops;
 
 impl RecoveryStrategy for Stops {
@@ -203,7 +203,7 @@ impl RecoveryStrategy for Stops {
     }
 
     fn advance(&self, _: &PlanExecution, _: &View) -> Advance {
-        Advance::Fail("and nobody starts it".into())
+        Advance::Fail("and nothing starts it".into())
     }
 }
 
@@ -232,7 +232,7 @@ fn a_wish_waits_for_the_first_start_and_may_come_to_nothing() {
     job.pass(100);
     job.order(Order::Decline { incident: taken.incident.expect("an incident") }).expect("it asks when it has started");
     for rank in 0..2 {
-        job.tell(rank, exited(Termination::Code(0), None));
+        job.set_phase(rank, exited(Termination::Code(0), None));
     }
     assert_eq!(job.finished.as_ref().map(|(ok, _)| *ok), Some(true));
 }
@@ -278,11 +278,13 @@ impl RecoveryStrategy for Vain {
 #[test]
 fn a_failed_recovery_that_stopped_no_rank_does_not_end_the_job() {
     let restart = |job: &mut Job| job.order(Order::Restart { ranks: BTreeSet::from([Rank(1)]) }).map(drop);
-    let told = |job: &mut Job| {
-        job.give(said(job, Domain::Node(node("a"))));
+    let reported = |job: &mut Job| {
+        job.give(external_fault(job, Domain::Node(node("a"))));
         Ok(())
     };
-    for (what, cause) in [("a wish", restart as fn(&mut Job) -> Result<(), String>), ("what is said of a host", told)] {
+    for (what, cause) in
+        [("a wish", restart as fn(&mut Job) -> Result<(), String>), ("what is reported of a host", reported)]
+    {
         let mut job = four_with(Vain);
         job.order(Order::Allow { strategies: may("restart", Permission::Never) }).expect("it is known");
         cause(&mut job).expect("it is taken");
@@ -317,7 +319,7 @@ fn a_checkpoint_on_demand_is_unsupported_where_no_strategy_saves_one() {
     strategies.retain(|strategy| strategy.name().as_str() != "dump");
     job.kernel =
         Kernel::restore(Plugins { strategies, ..plugins() }, &job.kernel.snapshot()).expect("it is the same").0;
-    let why = job.order(Order::Checkpoint).expect_err("nobody saves");
+    let why = job.order(Order::Checkpoint).expect_err("no rank saves");
     let expected = "no strategy of this runtime saves a checkpoint on request: none is named dump (there are retry, recover-in-place, recover, shrink, grow, restart, dump-exit, exit)";
     assert_eq!(why, expected);
 }
@@ -334,10 +336,10 @@ fn a_checkpoint_order_that_cannot_be_saved_restarts_no_rank() {
 }
 
 fn broken(job: &Job, host: &'static str) -> Input {
-    said(job, Domain::Device(node(host), 3))
+    external_fault(job, Domain::Device(node(host), 3))
 }
 
-fn said(job: &Job, of: Domain) -> Input {
+fn external_fault(job: &Job, of: Domain) -> Input {
     let damage = Damage { device: Health::Faulty, ..Damage::default() };
     let suspect = Suspect::certain(of, FaultClass::Device, damage);
     Input::Requested(Request::Fault(Box::new(Fault::new(Name::new("dcgm"), job.now, suspect))))
@@ -378,17 +380,17 @@ fn a_host_removal_beyond_the_cap_needs_approval() {
     assert_eq!(job.last().held, None, "an hour later it is free again");
 }
 
-/// Two ranks on their only host, of which somebody says that it is broken.
-fn said_to_be_broken() -> Job {
+/// Two ranks on their only host, which is reported as broken.
+fn reported_as_broken() -> Job {
     let mut job = Job::on(2, &["a"]);
-    job.give(said(&job, Domain::Node(node("a"))));
+    job.give(external_fault(&job, Domain::Node(node("a"))));
     job.pass(100);
     job
 }
 
 #[test]
 fn a_host_fault_without_a_lost_rank_does_not_end_the_job() {
-    let mut job = said_to_be_broken();
+    let mut job = reported_as_broken();
     let incident = job.last();
     let words = "not done: device in node a; retry: no process has reported a failed step; recover-in-place: no rank \
                  is lost; recover: there is no other host; shrink: the job needs all of its 2 ranks; set \
@@ -417,7 +419,7 @@ fn a_slow_rank_is_reported_and_not_restarted() {
                  train, and would only restart in the same place; dump-exit: the job names no directory for \
                  checkpoints (policy.checkpoint_dir); exit: no rank was lost: the job continues";
     assert_eq!((job.finished.clone(), job.generation(), incident.outcome.as_str()), (None, 1, words));
-    assert_eq!((incident.blamed, job.kernel.budget_left()), (vec![Rank(1)], 10), "told, and not paid for");
+    assert_eq!((incident.blamed, job.kernel.budget_left()), (vec![Rank(1)], 10), "reported, and not paid for");
     kill(&mut job, 1);
     assert_eq!((job.finished.clone(), job.generation()), (None, 2), "a matter of its own");
 }
@@ -426,7 +428,7 @@ fn a_slow_rank_is_reported_and_not_restarted() {
 fn a_host_fault_ends_no_paused_observed_or_restarted_job() {
     let mut job = Job::on(2, &["a"]);
     job.order(Order::Pause).expect("it runs");
-    job.give(said(&job, Domain::Node(node("a"))));
+    job.give(external_fault(&job, Domain::Node(node("a"))));
     job.pass(100);
     assert!(job.last().outcome.starts_with("not done"), "{}", job.last().outcome);
     kill(&mut job, 1);
@@ -435,7 +437,7 @@ fn a_host_fault_ends_no_paused_observed_or_restarted_job() {
     assert_eq!((job.finished.clone(), job.last().outcome.as_str()), (None, "recovered by restart"));
 
     let mut job = Job::on(2, &["a"]);
-    job.give(said(&job, Domain::Node(node("a"))));
+    job.give(external_fault(&job, Domain::Node(node("a"))));
     job.order(Order::Restart { ranks: BTreeSet::new() }).expect("it runs");
     let victim = Suspect::victim(Domain::Process(Role::Rank(Rank(1))), FaultClass::Slow, Damage::default());
     job.give(Input::Requested(Request::Fault(Box::new(Fault::new(Name::new("dcgm"), job.now, victim)))));
@@ -443,7 +445,7 @@ fn a_host_fault_ends_no_paused_observed_or_restarted_job() {
     assert!(job.finished.is_none() && job.last().outcome.starts_with("not done"), "all in one window");
 
     let mut job = Job::with(2, &["a"], |policy| policy.mode = Mode::DryRun);
-    job.give(said(&job, Domain::Node(node("a"))));
+    job.give(external_fault(&job, Domain::Node(node("a"))));
     job.pass(100);
     assert_eq!(job.kernel.report().incidents.last().map(|incident| incident.held), Some(None), "it is closed");
 }
@@ -451,7 +453,7 @@ fn a_host_fault_ends_no_paused_observed_or_restarted_job() {
 #[test]
 fn a_host_that_is_lost_with_its_ranks_ends_a_job_that_has_no_other() {
     let mut job = Job::on(2, &["a"]);
-    job.give(said(&job, Domain::Node(node("a"))));
+    job.give(external_fault(&job, Domain::Node(node("a"))));
     kill(&mut job, 0);
     let (ok, reason) = job.finished.clone().expect("there is no other host");
     assert_eq!((ok, reason.as_str()), (false, "device in node a; also exit in rank 0 on node a"));
@@ -469,7 +471,7 @@ fn a_repeated_fault_of_a_removed_host_changes_nothing() {
 }
 
 #[test]
-fn a_second_opinion_is_heard_once() {
+fn a_second_opinion_is_taken_once() {
     let mut job = four();
     let sure = |damage, permille| {
         let suspect = Suspect::certain(Domain::Device(node("a"), 0), FaultClass::Device, damage)
@@ -569,7 +571,7 @@ fn orders_for_a_job_that_is_ending_are_refused() {
     );
 }
 
-/// Starts one killed rank anew, in its place, and nobody else; it may disturb everybody by that.
+/// Starts one killed rank again, in its place, and no other rank; it may disturb all ranks by that.
 struct Narrow {
     disturbs_all: bool,
 }
@@ -580,7 +582,7 @@ impl RecoveryStrategy for Narrow {
     }
 
     fn propose(&self, incident: &Incident, view: &View) -> Result<Proposal, RefusalError> {
-        let rank = *incident.lost_ranks(view).first().ok_or("nobody is lost")?;
+        let rank = *incident.lost_ranks(view).first().ok_or("no rank is lost")?;
         let world = Arc::new(view.world.successor(Counted::Yes, |members| {
             members.entry(rank).and_modify(|member| member.incarnation = member.incarnation.next());
         }));
@@ -599,7 +601,7 @@ impl RecoveryStrategy for Narrow {
 fn a_drain_over_which_a_narrower_recovery_has_passed_is_taken_up_again() {
     let mut job = four_with(Narrow { disturbs_all: false });
     job.order(Order::Drain { node: node("a") }).expect("b has room");
-    job.tell(3, exited(KILLED, None)); // on b, at the same time
+    job.set_phase(3, exited(KILLED, None)); // on b, at the same time
     job.pass(1_000);
     let incidents = job.kernel.report().incidents;
     let outcomes: Vec<&str> = incidents.iter().map(|incident| incident.outcome.as_str()).collect();
@@ -609,7 +611,7 @@ fn a_drain_over_which_a_narrower_recovery_has_passed_is_taken_up_again() {
 
 #[test]
 fn a_drain_that_came_with_another_wish_is_not_lost_over_it() {
-    let mut job = four_with(Narrow { disturbs_all: true }); // as who keeps the processes of all others does
+    let mut job = four_with(Narrow { disturbs_all: true }); // as a strategy that keeps the processes of all others does
     job.order(Order::Drain { node: node("a") }).expect("b has room");
     job.order(Order::Restart { ranks: BTreeSet::from([Rank(3)]) }).expect("it is on b");
     job.pass(1_000);
@@ -618,7 +620,7 @@ fn a_drain_that_came_with_another_wish_is_not_lost_over_it() {
     assert_eq!((outcomes, job.hosts()), (vec!["recovered by narrow", "recovered by restart"], vec!["b"; 4]));
 }
 
-/// Starts ranks 2 and 3 anew on host a, when rank 2 has stopped.
+/// Starts ranks 2 and 3 again on host a, when rank 2 has stopped.
 struct Move;
 
 impl RecoveryStrategy for Move {
@@ -659,7 +661,7 @@ fn a_host_drained_during_a_recovery_receives_no_starts() {
     kill(&mut job, 3);
     job.order(Order::Drain { node: node("a") }).expect("b has room");
     job.slow = None;
-    job.tell(2, exited(KILLED, None));
+    job.set_phase(2, exited(KILLED, None));
     job.pass(1_000);
     let is_on_a = |order: &StartOrder| order.place == Place::On(node("a"));
     let later = |deed: &Action| matches!(deed, Action::Start { batch, .. } if batch.world.generation().0 > 1 && batch.starts.iter().any(is_on_a));
@@ -677,7 +679,7 @@ fn no_process_moves_before_the_first_listing() {
     assert_eq!(why, "the running processes are not known yet: repeat the order in a moment");
 }
 
-/// Thinks that it helps whatever happens, and touches nobody but rank 3.
+/// Thinks that it helps whatever happens, and touches no rank but rank 3.
 struct Aside;
 
 impl RecoveryStrategy for Aside {

@@ -38,14 +38,14 @@ fn a_service_starts_with_the_ranks_on_the_first_ranks_host() {
 }
 
 #[test]
-fn its_death_is_a_fault_after_which_everybody_starts_again() {
+fn its_death_is_a_fault_after_which_all_ranks_start_again() {
     let mut job = job(|_| ());
     job.pass(1_000);
-    job.tell_of(ProcId::service(SCHEDULER, 1), Phase::Dead(KILLED));
-    job.tell_of(ProcId::service(SCHEDULER, 1), exited(KILLED, None));
+    job.set_phase_of(ProcId::service(SCHEDULER, 1), Phase::Dead(KILLED));
+    job.set_phase_of(ProcId::service(SCHEDULER, 1), exited(KILLED, None));
     job.pass(5);
     let lost = report("SchedulerLost", "the scheduler is gone").with_follow_up(true);
-    job.tell(1, exited(Termination::Signal { number: 15, core_dumped: false }, Some(lost)));
+    job.set_phase(1, exited(Termination::Signal { number: 15, core_dumped: false }, Some(lost)));
     job.pass(100);
     let incident = job.last();
     assert_eq!(incident.outcome, "recovered by restart");
@@ -62,7 +62,7 @@ fn that_loses_its_meeting(stepped: u32) -> Job {
     let mut job = job(|spec| spec.rendezvous_service = Some(SCHEDULER));
     job.pass(1_000);
     (0..stepped).for_each(|rank| job.observe(rank, Signal::Progress { step: 1 }));
-    job.tell_of(ProcId::service(SCHEDULER, 1), exited(KILLED, None));
+    job.set_phase_of(ProcId::service(SCHEDULER, 1), exited(KILLED, None));
     job.pass(100);
     job
 }
@@ -70,8 +70,8 @@ fn that_loses_its_meeting(stepped: u32) -> Job {
 #[test]
 fn a_rendezvous_lost_after_joining_restarts_all_once_it_is_used() {
     let mut job = that_loses_its_meeting(2);
-    assert_eq!((job.generation(), job.proc(0).incarnation), (1, Incarnation(1)), "nobody needs it any more");
-    job.tell(1, exited(Termination::Code(1), Some(report("DistStoreError", "the store is gone"))));
+    assert_eq!((job.generation(), job.proc(0).incarnation), (1, Incarnation(1)), "no rank needs it any more");
+    job.set_phase(1, exited(Termination::Code(1), Some(report("DistStoreError", "the store is gone"))));
     job.pass(100);
     (0..2).for_each(|rank| job.observe(rank, Signal::Progress { step: 2 }));
     assert_eq!(job.last().outcome, "recovered by restart");
@@ -91,7 +91,7 @@ fn a_rendezvous_lost_while_ranks_are_joining_restarts_all() {
 fn a_service_is_restarted_when_a_rank_is_lost() {
     let mut job = job(|_| ());
     job.pass(1_000);
-    job.tell(1, exited(KILLED, None));
+    job.set_phase(1, exited(KILLED, None));
     job.pass(100);
     assert_eq!((job.generation(), service(&job).incarnation), (2, Incarnation(2)));
     let stopped = job.deeds.iter().find_map(|deed| match deed {
@@ -104,7 +104,7 @@ fn a_service_is_restarted_when_a_rank_is_lost() {
 #[test]
 fn a_start_waits_for_steps_of_ranks_and_for_a_service_that_runs() {
     let mut job = job(|spec| spec.policy.ready = Ready::Stepping);
-    job.tell(1, exited(KILLED, None));
+    job.set_phase(1, exited(KILLED, None));
     job.pass(100);
     assert_eq!(job.generation(), 2);
     job.observe(0, Signal::Progress { step: 1 });
@@ -118,19 +118,19 @@ fn a_start_waits_for_steps_of_ranks_and_for_a_service_that_runs() {
 #[test]
 fn a_service_that_ends_well_is_no_fault_and_ends_no_job() {
     let mut job = job(|_| ());
-    job.tell_of(ProcId::service(SCHEDULER, 1), exited(Termination::Code(0), None));
+    job.set_phase_of(ProcId::service(SCHEDULER, 1), exited(Termination::Code(0), None));
     job.pass(60_000);
     assert_eq!((job.kernel.report().incidents.len(), &job.finished), (0, &None));
-    job.tell(0, exited(Termination::Code(0), None));
-    job.tell(1, exited(Termination::Code(0), None));
+    job.set_phase(0, exited(Termination::Code(0), None));
+    job.set_phase(1, exited(Termination::Code(0), None));
     assert_eq!(job.finished, Some((true, "all 2 ranks finished".to_owned())));
 }
 
 #[test]
 fn a_running_service_is_stopped_when_all_ranks_have_finished() {
     let mut job = job(|spec| spec.policy.termination_grace_period = Duration::from_secs(3));
-    job.tell(0, exited(Termination::Code(0), None));
-    job.tell(1, exited(Termination::Code(0), None));
+    job.set_phase(0, exited(Termination::Code(0), None));
+    job.set_phase(1, exited(Termination::Code(0), None));
     assert!(service(&job).phase.is_exited());
     assert_eq!(job.finished, Some((true, "all 2 ranks finished".to_owned())));
 }

@@ -31,8 +31,8 @@ Marks:
     taskd.counter("loss", loss)
     taskd.range_end(step)
 
-What a range means its name says: `step 7` is training step 7, `dataloader`, `save_checkpoint` and `forward` are what
-they are called, and everything else is the program's own. Once a program marks one of these four itself, what taskd
+The name of a range states its meaning: `step 7` is training step 7, `dataloader`, `save_checkpoint` and `forward` are
+what they are called, and other names are the program's own. Once a program marks one of these four itself, what taskd
 would have recorded of it without marks is left out. A kind of 16 to 63 puts ranges together that are switched on and
 off together.
 

@@ -81,7 +81,7 @@ class Snapshot:
         self.step = self.taken = None
 
 
-class Newcomer:
+class Replacement:
     """The state of a process that replaces a lost one, until it trains."""
 
     warm_up: "Any" = None  # the engine's, until this process is parked
@@ -94,7 +94,7 @@ class Newcomer:
 class Recovery:
     """State that outlives an attempt, until this rank has the state with which all ranks continue."""
 
-    newcomer: "Any" = None  # `Newcomer`, of a process that has not trained yet
+    replacement: "Any" = None  # `Replacement`, of a process that has not trained yet
     deferred: "Any" = None  # a directive that is carried out after a step that this rank does alone
     caught_up_from: "str | None" = None  # the window before that step, until this rank has copied the rest of the state
     held: "Any" = None  # (step, its buffers), as the operations of all ranks have left them before it is repeated
@@ -103,5 +103,5 @@ class Recovery:
     def end(self):
         """Called when all state is that of one step."""
         self.caught_up_from, self.held, self.is_spoiled = None, None, False
-        if self.newcomer is not None:
-            self.newcomer.replay = self.newcomer.start_buffers = None
+        if self.replacement is not None:
+            self.replacement.replay = self.replacement.start_buffers = None

@@ -124,7 +124,7 @@ class Welcome:
         peer.setblocking(False)
         peer.send(self.nonce)  # there is room for that in any new connection
 
-    def hears(self):
+    def receive(self):
         """Reads from the connection. Returns true once it has proved that it knows the key.
 
         Raises OSError if the connection is closed, or the proof is wrong."""

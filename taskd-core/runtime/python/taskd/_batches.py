@@ -45,7 +45,7 @@ class Stream:
         # both kinds of random numbers after each batch was loaded; None if loading it took none
         self.drawn_random = []
         # the source's attributes (`Nothing.plain_of`) before the kept batches and after each of them
-        self.says = [copier.plain_of(source)]
+        self.plain = [copier.plain_of(source)]
         self.copies = False  # the program receives copies, since it has changed a batch in place
         self.lost = False  # the step has more batches than are kept
         self.changed = False  # a kept batch of this step differs from the one first returned
@@ -53,7 +53,7 @@ class Stream:
         # batches of a source that cannot be reopened, while a replacement warms up: the program receives copies of them
         self.drawn: Any = None
         self.failed = False  # a draw of this step has raised: its iterator would skip the batch, or has ended
-        # of an epoch that began in this step with collectives: (batches before it, its epoch, `says` then)
+        # of an epoch that began in this step with collectives: (batches before it, its epoch, `plain` then)
         self.shared = None
 
     def next(self):
@@ -63,7 +63,7 @@ class Stream:
             if drawn is not None:  # loading it took random numbers, which the program must not get again
                 self.copier.restore(drawn[0])
                 self.copier.restore_own(self.source, drawn[1])
-            self.copier.set_plain(self.source, self.says[self.cursor + 1])
+            self.copier.set_plain(self.source, self.plain[self.cursor + 1])
         else:
             before = self.copier.seed(), self.own()
             batch = self.draw(before)
@@ -75,7 +75,7 @@ class Stream:
             if len(self.kept) < KEPT_MAX:
                 self.kept.append(kept)
                 self.drawn_random.append(after if after != before else None)
-                self.says.append(self.copier.plain_of(self.source))
+                self.plain.append(self.copier.plain_of(self.source))
             else:
                 self.lost = True
         self.cursor += 1
@@ -95,7 +95,7 @@ class Stream:
                 self.reopen(self.own())  # a draw has failed, and its step is repeated
             begins = self.iterator is None
             if begins:
-                says = self.copier.plain_of(self.source)
+                plain = self.copier.plain_of(self.source)
                 self.seed, self.own_seed = self.copier.seed(), self.own()
             watch = self.copier.watch(self.source, begins)
             try:
@@ -116,7 +116,7 @@ class Stream:
             if begins:
                 self.opening = opening
                 if watch.is_shared:
-                    self.shared = len(self.kept), self.epoch, says
+                    self.shared = len(self.kept), self.epoch, plain
             self.ahead = before if not begins and self.copier.looks_ahead(self.source) else None
             self.at += 1
             return batch
@@ -126,7 +126,7 @@ class Stream:
         if not self.copies and self.has_changed():
             self.copies = True
         del self.kept[:], self.drawn_random[:]
-        self.says = [self.copier.plain_of(self.source)]
+        self.plain = [self.copier.plain_of(self.source)]
         self.cursor, self.lost, self.changed, self.failed, self.shared = 0, False, False, False, None
         self.start = self.position()
 
@@ -154,16 +154,16 @@ class Stream:
         collectives begins again, unless this rank does the step alone: other ranks may not have begun it, and need
         their peers."""
         if self.shared is not None and not alone:
-            count, self.epoch, says = self.shared
-            del self.kept[count:], self.drawn_random[count:], self.says[count + 1 :]
-            self.says[count] = says
+            count, self.epoch, plain = self.shared
+            del self.kept[count:], self.drawn_random[count:], self.plain[count + 1 :]
+            self.plain[count] = plain
             self.iterator, self.at, self.shared = None, 0, None
             self.ahead = self.opening = None
         if self.failed and not iter_is_all(self.source):
             self.iterator = None
         self.cursor, self.failed = 0, False
         self.copier.restore_own(self.source, self.start[4])
-        self.copier.set_plain(self.source, self.says[0])
+        self.copier.set_plain(self.source, self.plain[0])
 
     def seek(self, epoch, at, seed, own_seed=None, own=None, ahead=None, opening=None):
         """Continues at a position. Without `own`, the source keeps its random numbers as the epoch has left them."""
@@ -369,7 +369,7 @@ class Nothing:
         """Resets a source to its state before the first use."""
 
 
-def told_of_epochs(source):
+def epoch_targets(source):
     """Returns the objects whose `set_epoch` is to be called: the source, or the samplers and loaders in it. Each of
     these sets the epoch of the objects that it contains."""
     waiting, seen, found = [source], [], []
@@ -409,15 +409,15 @@ def may_be_gone_through(value):
 
 def epoch_of(source):
     """Returns the epoch of a source: the attribute `epoch` of torch's samplers, `iteration` of accelerate's loaders."""
-    said = (getattr(part, name, None) for part in told_of_epochs(source) for name in ("epoch", "iteration"))
-    return next((one for one in said if type(one) is int and one >= 0), 0)
+    numbers = (getattr(part, name, None) for part in epoch_targets(source) for name in ("epoch", "iteration"))
+    return next((one for one in numbers if type(one) is int and one >= 0), 0)
 
 
 def open_plainly(source, epoch, skip, last=None):
     """Returns an iterator over a source, after setting the epoch in its parts that have one, for example a
     DistributedSampler. `last` is called before the last skipped batch: a source that loads ahead then loads the next
     one."""
-    for part in told_of_epochs(source):
+    for part in epoch_targets(source):
         part.set_epoch(epoch)
     batches = iter(source)
     for left in range(skip, 0, -1):

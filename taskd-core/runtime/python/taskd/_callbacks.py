@@ -10,14 +10,14 @@ NAMES = {
     "clean": "clean(): what the framework keeps of the old groups and their operations is to go",
     "rebuild": "rebuild(rank, size): all groups are there again, perhaps of another size; the "
     "framework may make its own",
-    "repair": "repair(step, source, sinks): taskd's state is of the start of `step`; the rank of "
-    "whom it was taken (None: it was\n"
-    "    here; of several that have given parts the first) and those that took it from this one, who "
+    "repair": "repair(step, source, sinks): taskd's state is that of the start of `step`; `source` is the rank "
+    "that it was copied from (None:\n"
+    "    it was here; the first one if several ranks gave parts), `sinks` the ranks that copied it from this one and "
     "are in the same call",
     "rollback": "rollback(step): everything is in place, and `step` is done next, perhaps again",
     "save": "save(directory, step): this rank has written its part of an emergency checkpoint there, and "
     "the framework may write its own",
-    "exit": "exit(code): this process is told to end: by SIGTERM (code 143), within the grace time of the stop",
+    "exit": "exit(code): this process is ordered to end: by SIGTERM (code 143), within the grace time of the stop",
 }
 
 

@@ -15,7 +15,7 @@ CALL_BYTES_MAX = 1 << 30  # the kernel takes less than 2 GiB
 PIECE_BYTES = 8 << 20  # of one request over TCP
 PURPOSE = b"state"
 REQUEST_BYTES = 16
-PR_SET_PTRACER, ANYBODY = 0x59616D61, 2**64 - 1
+PR_SET_PTRACER, ANY_PROCESS = 0x59616D61, 2**64 - 1
 TCP_SECONDS = 30
 
 
@@ -87,7 +87,7 @@ class Server:
             asks = False
         if asks:
             self.allowed = True
-            prctl(PR_SET_PTRACER, pids[0] if len(pids) == 1 and pids[0] else ANYBODY)
+            prctl(PR_SET_PTRACER, pids[0] if len(pids) == 1 and pids[0] else ANY_PROCESS)
 
     def close(self):
         if self.allowed:
@@ -196,20 +196,20 @@ def batches(ranges):
 def read_over_tcp(where, ranges, cancelled):
     import ctypes
 
-    who = "process %d at %s:%d" % (where["pid"], where["host"], where["port"])
+    peer_name = "process %d at %s:%d" % (where["pid"], where["host"], where["port"])
     try:
         with _auth.dial((where["host"], where["port"]), where["listener"], PURPOSE, TCP_SECONDS) as peer:
             for own, theirs, size in ranges:
                 for at in range(0, size, PIECE_BYTES):
                     if cancelled():
-                        raise Unreadable("given up while reading from %s" % who)
+                        raise Unreadable("given up while reading from %s" % peer_name)
                     length = min(PIECE_BYTES, size - at)
                     peer.sendall((theirs + at).to_bytes(8, "little") + length.to_bytes(8, "little"))
                     view = memoryview((ctypes.c_char * length).from_address(own + at)).cast("B")
                     while len(view):
                         got = peer.recv_into(view)
                         if not got:
-                            raise Unreadable("%s closed the connection in the middle" % who)
+                            raise Unreadable("%s closed the connection in the middle" % peer_name)
                         view = view[got:]
     except OSError as error:
-        raise Unreadable("%s does not give its state: %s" % (who, error))
+        raise Unreadable("%s does not give its state: %s" % (peer_name, error))

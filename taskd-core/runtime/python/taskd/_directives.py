@@ -114,8 +114,8 @@ def join(loop, generation, order):
     before = time.monotonic()
     answer = loop.engine.join(order, loop.session.cancelled(generation))
     answer["joined_ms"] = since(before)
-    if loop.recovery.newcomer is not None:
-        answer["built_ms"] = loop.recovery.newcomer.built_ms
+    if loop.recovery.replacement is not None:
+        answer["built_ms"] = loop.recovery.replacement.built_ms
     call(loop.program.callbacks, "rebuild", *loop.engine.place())
     return answer
 
@@ -173,7 +173,7 @@ def resume(loop, generation, order):
     loop.session.resumed(generation)
     loop.tainted = False
     if loop.is_new:
-        loop.recovery.newcomer = None
+        loop.recovery.replacement = None
         if loop.keep is not None:
             loop.keep.has_come()
         loop.keep_copies()

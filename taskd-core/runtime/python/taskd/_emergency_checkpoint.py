@@ -85,8 +85,8 @@ def seal(directory, manifest):
             raise NoDump("%s of rank %s: %s; all hosts have to see the same directory" % (path, rank, error.strerror))
         if size != part["bytes"]:
             raise NoDump("%s of rank %s has %d bytes, and %d were written" % (path, rank, size, part["bytes"]))
-    told = {"version": VERSION, "manifest": manifest, "sha256": check_sum(manifest)}
-    save(os.path.join(directory, MANIFEST), lambda file: file.write(json.dumps(told).encode()))
+    saved = {"version": VERSION, "manifest": manifest, "sha256": check_sum(manifest)}
+    save(os.path.join(directory, MANIFEST), lambda file: file.write(json.dumps(saved).encode()))
     root = os.path.dirname(directory)
     whole = [name for _, name in named(root) if os.path.exists(os.path.join(root, name, MANIFEST))]
     for name in whole[WHOLE_MAX:]:
@@ -129,11 +129,11 @@ def read(directory):
     """Returns the content of the manifest, after checking every byte of every part. Raises NoDump if one is missing."""
     try:
         with open(os.path.join(directory, MANIFEST), "rb") as file:
-            told = json.loads(file.read(MANIFEST_BYTES_MAX))
-        if told["version"] != VERSION:
-            raise NoDump("its manifest is of version %s, and this taskd reads version %d" % (told["version"], VERSION))
-        manifest = told["manifest"]
-        if told["sha256"] != check_sum(manifest):
+            saved = json.loads(file.read(MANIFEST_BYTES_MAX))
+        if saved["version"] != VERSION:
+            raise NoDump("its manifest is of version %s, and this taskd reads version %d" % (saved["version"], VERSION))
+        manifest = saved["manifest"]
+        if saved["sha256"] != check_sum(manifest):
             raise NoDump("its manifest is damaged")
         parts = {int(rank): (part["file"], part["bytes"], part["sha256"]) for rank, part in manifest["parts"].items()}
         sets = [set(map(int, ranks)) for ranks in manifest["sets"]]

@@ -127,7 +127,7 @@ class Keep:
         self.own, self.held = Area(self.fd), Held(self.fd)
         self.has_buffers = True  # those of a step fit, as far as is known
         self.too_long = 0  # steps of which nothing could be kept
-        self.said = False  # it was logged that nothing can be kept any more
+        self.is_reported = False  # it was logged that nothing can be kept any more
         self.away = None  # sends it to another rank
         # In a replacement: what other ranks had of this rank
         self.elsewhere: Any = None  # all of them, once it has joined: `(step, what)` to bytes, or to None
@@ -151,11 +151,11 @@ class Keep:
         try:
             write(*what)
         except OSError as error:
-            if not self.said:
+            if not self.is_reported:
                 _link.say(
                     "what only a rank has cannot be kept here any more, and a successor takes a peer's: %s" % error
                 )
-            self.said = True
+            self.is_reported = True
 
     def lacks(self, length):
         """Counts a step whose data does not fit into its slot, and logs the first one."""
@@ -207,8 +207,8 @@ def slot(step, what):
 
 
 def left_by(rank):
-    """What ranks of this host keep of a rank, in files beside this rank's whose names contain their rank: its own file,
-    and what other ranks hold of it. `(step, what)` to bytes."""
+    """Returns what is kept of a rank on this host, by `(step, what)`: bytes from its own file, and from the files of
+    other ranks that hold its state. The files are in the directory of this rank's file; each name contains a rank."""
     import re
 
     directory, found = os.path.dirname(os.environ.get("TASKD_HANDOFF") or ""), {}
@@ -219,9 +219,9 @@ def left_by(rank):
     for name in names:
         path = os.path.join(directory, name)
         try:
-            whose = re.search(r"keep-(\d+)( \(deleted\))?$", os.readlink(path) if os.path.islink(path) else name)
-            if whose is not None:
-                found.update(read_all(path, rank, int(whose.group(1)) == rank))
+            owner = re.search(r"keep-(\d+)( \(deleted\))?$", os.readlink(path) if os.path.islink(path) else name)
+            if owner is not None:
+                found.update(read_all(path, rank, int(owner.group(1)) == rank))
         except OSError:
             pass  # closed meanwhile
     return found

@@ -84,7 +84,7 @@ class HandoffPeers:
     def meet(self, store, rank, ranks):
         """Writes this rank's address and the states that it holds to the store of a new generation. A rank that has
         joined finds there what all ranks have written before."""
-        self.tell(store, rank)
+        self.publish(store, rank)
         with self.lock:
             self.newest = store
         for of, step, what, data in self.held.everything():
@@ -92,7 +92,7 @@ class HandoffPeers:
                 store.set(KEPT % (of, step, what), data)
         self.news.put((store, rank, ranks))
 
-    def tell(self, store, rank):
+    def publish(self, store, rank):
         listener = self.listener
         where = {"node": node(), "host": _copy.own_host(), "port": listener.port(), "listener": listener.name}
         store.set("taskd/away/%d" % rank, _codec.encode(where))
@@ -101,7 +101,7 @@ class HandoffPeers:
 
     def send_all(self, first_meeting):
         _copy.block_signals()
-        place = said = None
+        place = reported = None
         tried = 0
         self.news.put(first_meeting)
         while True:
@@ -116,11 +116,11 @@ class HandoffPeers:
                     tried = time.monotonic()
                     self.look_for_others(*place)
             except Exception as error:
-                if said is not self.newest:
+                if reported is not self.newest:
                     _link.say(
                         "what only this rank has is kept on its own host alone: %s: %s" % (type(error).__name__, error)
                     )
-                said = self.newest
+                reported = self.newest
             for peer in self.peers:
                 try:
                     with self.sending:
@@ -147,7 +147,7 @@ class HandoffPeers:
             self.newest = self.newest or store
         if not is_newest:
             return None
-        self.tell(store, rank)
+        self.publish(store, rank)
         return store, rank, ranks
 
     def look_for_others(self, store, rank, ranks):

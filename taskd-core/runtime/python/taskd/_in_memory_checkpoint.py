@@ -188,15 +188,15 @@ class Memory:
         there = available() if lacks > 0 else None
         enough = there is None or there > lacks * ranks
         was, self.covers = self.covers, enough
-        told = (size / 2**20, self.every, 2 * size * ranks / 2**20)
+        figures = (size / 2**20, self.every, 2 * size * ranks / 2**20)
         if enough and not was and os.environ.get("LOCAL_RANK", "0") == "0":
             _link.say(
-                "%.1f MiB of state of each rank are copied to memory every %d steps: %.1f MiB of this host" % told
+                "%.1f MiB of state of each rank are copied to memory every %d steps: %.1f MiB of this host" % figures
             )
         elif not enough and was is not False:
-            told += (there / 2**20,)
+            figures += (there / 2**20,)
             _link.say(
-                "%.1f MiB of state every %d steps would take %.1f MiB of memory, and %.1f are left: no copy" % told
+                "%.1f MiB of state every %d steps would take %.1f MiB of memory, and %.1f are left: no copy" % figures
             )
         return enough
 
@@ -277,11 +277,11 @@ def opened(session, step):
         return None
     # A copy is identified by its step: ranks would take different states for the same one.
     if newest is not None and step <= newest:
-        told = (
+        why = (
             "a loop before this one has come to step %d, and this one begins at %d: give "
             "taskd.steps the `start` of this one"
         )
-        _link.say("no copies of the state are kept in memory: " + told % (newest, step))
+        _link.say("no copies of the state are kept in memory: " + why % (newest, step))
         return None
     try:
         memory = Memory(session, int(every), os.environ.get("TASKD_IN_MEMORY_CHECKPOINT_LATE"))

@@ -75,7 +75,7 @@ class Listener:
         wait = None if first is None else max(0, (first - time.monotonic()) * 1000 + 1)
         for fd, events in poll.poll(wait):
             if fd != own:
-                self.hears(poll, fd)
+                self.receive(poll, fd)
             elif not self.accept(poll):
                 return False
         for fd in [fd for fd, (_, until) in self.unknown.items() if until < time.monotonic()]:
@@ -113,12 +113,12 @@ class Listener:
             peer.close()
         return True
 
-    def hears(self, poll, fd):
+    def receive(self, poll, fd):
         welcome, _ = self.unknown.get(fd, (None, None))
         if welcome is None:
             return
         try:
-            if not welcome.hears():
+            if not welcome.receive():
                 return
         except BlockingIOError:
             return

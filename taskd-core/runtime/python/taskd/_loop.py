@@ -24,7 +24,7 @@ from taskd import (
     _shutdown,
 )
 from taskd._aborted import StepAborted
-from taskd._attempt import BEFORE, OPEN, PREDECESSOR, TORN, Attempt, Newcomer, Program, Recovery, Snapshot
+from taskd._attempt import BEFORE, OPEN, PREDECESSOR, TORN, Attempt, Program, Recovery, Replacement, Snapshot
 from taskd._call_stack import is_in_another, is_in_optimizer
 from taskd._phases import CATCHING_UP, FINISHED, NEW, READY, STEPS, TRAINING, TRANSITIONS, WARMING_UP
 from taskd._step import Step
@@ -72,7 +72,7 @@ class Loop:
     @property
     def is_new(self):
         """Returns true in a process that replaces a lost one, until it trains."""
-        return self.recovery.newcomer is not None
+        return self.recovery.replacement is not None
 
     @property
     def tainted(self):
@@ -103,8 +103,8 @@ class Loop:
             session, until = self.session, self.program.until
             if session is not None:
                 self.enter()
-            newcomer = self.recovery.newcomer
-            if newcomer is None or newcomer.warm_up is None:
+            replacement = self.recovery.replacement
+            if replacement is None or replacement.warm_up is None:
                 self.has_rank()
             self.go_on()
             self.to(READY)
@@ -130,11 +130,11 @@ class Loop:
         self.engine.enter(self, self.program.state)
         if self.session.wait_for_mode() == _session.JOIN and not self.session.came:
             self.session.came = True
-            newcomer = self.recovery.newcomer = Newcomer()
+            replacement = self.recovery.replacement = Replacement()
             self.attempt.window = TORN  # it has the state of no step
-            self.session.page.is_said = True  # nor are the steps of its warm-up the job's
+            self.session.page.is_reported = True  # nor are the steps of its warm-up the job's
             self.streams.is_warming = True
-            newcomer.warm_up = self.engine.newcomer(self)
+            replacement.warm_up = self.engine.begin_warm_up(self)
         else:
             self.session.at(_session.IN_LOOP)
 
@@ -188,24 +188,24 @@ class Loop:
 
     def settle(self):
         """Returns the phase of the next step. Carries out directives until there is a next step."""
-        newcomer = self.recovery.newcomer
-        if newcomer is not None and newcomer.warm_up is not None:
-            if newcomer.warm_up.goes_on():
+        replacement = self.recovery.replacement
+        if replacement is not None and replacement.warm_up is not None:
+            if replacement.warm_up.goes_on():
                 return WARMING_UP
-            newcomer.warm_up.end()
-            newcomer.warm_up = None
+            replacement.warm_up.end()
+            replacement.warm_up = None
             self.snapshot.forget()
             self.has_rank()
-            newcomer.built_ms = round((time.monotonic() - self.session.began) * 1000, 3)
+            replacement.built_ms = round((time.monotonic() - self.session.began) * 1000, 3)
             self.session.at(_session.PARKED)
-        if newcomer is not None or self.attempt.is_tainted or self.recovery.deferred is not None:
+        if replacement is not None or self.attempt.is_tainted or self.recovery.deferred is not None:
             return _directives.until_resumed(self)
         if self.session.attention or self.session.given_up:
             return _directives.until_resumed(self)
         return TRAINING
 
     def begin(self, kind=TRAINING):
-        is_new, before, snapshot = self.recovery.newcomer is not None, self.attempt, self.snapshot
+        is_new, before, snapshot = self.recovery.replacement is not None, self.attempt, self.snapshot
         closures = (self.number, {}) if kind is TRAINING else before.closures
         attempt = self.attempt = Attempt(kind, TORN if is_new else BEFORE, before.window, closures)
         if snapshot.is_restored:
@@ -293,15 +293,15 @@ class Loop:
             self.committed = self.number
             self.number += 1
             if self.session is not None:
-                self.session.page.says(self.number)
+                self.session.page.report(self.number)
             attempt.is_tainted = attempt.fails_after  # the supervisor is asked before the next step begins
 
     def end_alone(self, attempt):
         """The end of a step of this rank alone."""
-        newcomer = self.recovery.newcomer
+        replacement = self.recovery.replacement
         if attempt.kind is WARMING_UP:
-            newcomer.warm_up.ended()
-        elif newcomer is not None and newcomer.replay is not None and newcomer.replay.ends():
+            replacement.warm_up.ended()
+        elif replacement is not None and replacement.replay is not None and replacement.replay.ends():
             self.number, attempt.window = self.number + 1, TORN
         elif attempt.is_tainted:
             attempt.window = attempt.window_before  # a rank that was torn before is not whole by an aborted step
@@ -342,10 +342,10 @@ class Loop:
     def lags(self, step):
         """Returns true if what only this rank has belongs to the step before. A replacement takes it over from its
         predecessor first."""
-        newcomer = self.recovery.newcomer
-        if newcomer is not None and newcomer.replay is not None:
-            newcomer.replay.holds_for(step)
-        if newcomer is not None and self.snapshot.step is None and self.keep is not None:
+        replacement = self.recovery.replacement
+        if replacement is not None and replacement.replay is not None:
+            replacement.replay.holds_for(step)
+        if replacement is not None and self.snapshot.step is None and self.keep is not None:
             for known in (step, step - 1):
                 kept = self.keep.read(known, _handoff.START)
                 if kept is not None:
@@ -357,18 +357,18 @@ class Loop:
 
     def become(self, step, private):
         """A replacement continues where another process was, with its random numbers and its position in the data."""
-        newcomer = self.recovery.newcomer
-        random, positions, newcomer.own_buffers = _codec.decode(private)
-        newcomer.start_buffers = None
+        replacement = self.recovery.replacement
+        random, positions, replacement.own_buffers = _codec.decode(private)
+        replacement.start_buffers = None
         self.streams.seek(positions)
         self.engine.restore_random(random)
         self.number, self.snapshot.step, self.snapshot.is_restored = step, PREDECESSOR, False
 
     def has_gone_forward(self):
         """The predecessor has done the step that it has left, whose forward pass may have changed its buffers."""
-        newcomer, after = self.recovery.newcomer, self.keep.read(self.number, _handoff.FORWARD)
-        newcomer.start_buffers = newcomer.own_buffers
-        newcomer.own_buffers, _, *closures = _codec.decode(after) if after else (None, None)
+        replacement, after = self.recovery.replacement, self.keep.read(self.number, _handoff.FORWARD)
+        replacement.start_buffers = replacement.own_buffers
+        replacement.own_buffers, _, *closures = _codec.decode(after) if after else (None, None)
         self.attempt.closures = self.number, closures[0] if closures else {}
 
     def arrive(self, step):
@@ -456,8 +456,8 @@ class Loop:
             return True
         if not isinstance(error, Exception):
             return False
-        kind, newcomer = self.attempt.kind, self.recovery.newcomer
-        if newcomer is not None and newcomer.replay is not None and newcomer.replay.fails(error):
+        kind, replacement = self.attempt.kind, self.recovery.replacement
+        if replacement is not None and replacement.replay is not None and replacement.replay.fails(error):
             return True
         if self.is_lost():
             _link.say(

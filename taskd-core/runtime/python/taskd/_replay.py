@@ -12,8 +12,8 @@ SECONDS_MAX = 1  # that a step has taken when its window opens: a longer one is 
 
 def begins(loop):
     """Returns true if there is such a step, which is the next one then. Directives that are there by now come first."""
-    session, newcomer = loop.session, loop.recovery.newcomer
-    if newcomer is None or loop.snapshot.step is not None or newcomer.replay is not None or loop.keep is None:
+    session, replacement = loop.session, loop.recovery.replacement
+    if replacement is None or loop.snapshot.step is not None or replacement.replay is not None or loop.keep is None:
         return False
     if session.came_in or not session.inbox.empty():
         return False
@@ -23,7 +23,7 @@ def begins(loop):
     kept = loop.keep.read(step, _handoff.START)
     if kept is None or loop.keep.read(step, _handoff.FORWARD) is None:
         return False
-    newcomer.replay = Replay(loop, step)
+    replacement.replay = Replay(loop, step)
     loop.become(step, kept)
     loop.has_gone_forward()
     return True
@@ -38,7 +38,7 @@ def lives(process):
 
 
 class Replay:
-    """The replay of one step, by the replacement `loop.recovery.newcomer`."""
+    """The replay of one step, by the replacement `loop.recovery.replacement`."""
 
     def __init__(self, loop, step):
         self.loop, self.step, self.number = loop, step, loop.number
@@ -59,7 +59,7 @@ class Replay:
 
     def holds_for(self, step):
         """All ranks are to begin this step. Unless that is where the replacement is, the replay is undone."""
-        loop, newcomer = self.loop, self.loop.recovery.newcomer
+        loop, replacement = self.loop, self.loop.recovery.replacement
         if (
             self.is_done
             and step == self.step + 1
@@ -68,6 +68,6 @@ class Replay:
         ):
             return
         loop.engine.put_back(loop.snapshot.taken)  # where that is refused, this is asked again, and refused again
-        newcomer.replay = newcomer.own_buffers = newcomer.start_buffers = None
+        replacement.replay = replacement.own_buffers = replacement.start_buffers = None
         loop.snapshot.forget()
         loop.number, loop.tainted = self.number, False

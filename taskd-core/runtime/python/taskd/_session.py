@@ -4,7 +4,7 @@ There is one session, `current`, if there is a supervisor (TASKD_CONTROL) and th
 It is independent of the framework, whose part an *engine* does, which `_recovery.install` brings:
 
     cannot                       the reason why no step can be aborted, in a sentence; None if it can
-    told_sharded                 names of the state of which no other rank has a copy
+    reported_sharded             names of the state of which no other rank has a copy
     release()                    frees all threads that wait inside of a group, from any thread; may be called again
     join(order, cancelled)       rebuilds the groups; returns the answer
     prove(loop), digest(loop)    the checksum of the state: reported where a step begins, or returned; None without one
@@ -14,8 +14,8 @@ It is independent of the framework, whose part an *engine* does, which `_recover
     dump(loop, order)            saves this rank's part of an emergency checkpoint
 
 Directives arrive on the link's thread. An abort takes effect there; all others wait for the main thread, which carries
-them out between two steps (`_loop`). None is carried out twice: another supervisor sends those again whose answers it
-has not received, and receives the answer that there is.
+them out between two steps (`_loop`). None is carried out twice: a new supervisor sends a directive again if it has not
+received the answer, and gets the answer that was given before.
 """
 
 import os
@@ -108,7 +108,7 @@ class Session:
         """The parts of a recovery that this process cannot take part in, as far as its framework knows: so the
         supervisor need not try."""
         engine = self.engine
-        return {"unsupported_reason": engine.cannot, "sharded": list(engine.told_sharded)} if engine else {}
+        return {"unsupported_reason": engine.cannot, "sharded": list(engine.reported_sharded)} if engine else {}
 
     # On the link's thread.
 
@@ -230,7 +230,7 @@ class Session:
         try:
             self.state_bytes = self.engine.state_bytes() if position != BEFORE_LOOP else None
         except Exception as error:
-            _link.say("how large the state is cannot be told: %s: %s" % (type(error).__name__, error))
+            _link.say("the size of the state cannot be determined: %s: %s" % (type(error).__name__, error))
         self.page.stands_in_loop(position == IN_LOOP)
         self.link.send({"position": {"now": position, "state_bytes": self.state_bytes, **self.limits()}})
 
@@ -273,14 +273,14 @@ class Session:
     def next_directive(self):
         """Waits for one: `(id, generation, kind, order)`; ends the process if a signal asks for that (`_shutdown`).
         Those that a newer abort has overtaken are refused here."""
-        said = time.monotonic() + SAY_AFTER_SECONDS
+        report_at = time.monotonic() + SAY_AFTER_SECONDS
         while True:
             try:
                 id_, generation, kind, order = self.inbox.get(True, 1.0)
             except Exception:  # _queue.Empty
-                if said and time.monotonic() > said:
-                    said = None
-                    _link.say("step %s waits for the supervisor to say how to go on" % self.loop.number)
+                if report_at and time.monotonic() > report_at:
+                    report_at = None
+                    _link.say("step %s waits for the supervisor's next directive" % self.loop.number)
                 continue
             if id_ is None:
                 self.loop.shutdown.exit_now()

@@ -7,7 +7,7 @@ use super::lock::{DirLock, NotLocked};
 use super::queue::{Chunk, Place, Queue};
 use super::record::{self, EncodeError, Kind};
 use super::recover::Recovered;
-use super::steps::ToldRef;
+use super::steps::InputRecordRef;
 use super::writer::{Birth, Writer};
 use super::{Gap, Header, Health, JournalConfig, JournalCounts, JournalError, JournalMonitor, Log, Written};
 use crate::job::{JobTime, Seq};
@@ -24,7 +24,7 @@ const SCRATCH_BYTES_KEPT: usize = 1 << 20;
 
 /// Journal of one supervisor, open for writing: logs of its decision kernel's inputs and commands, and snapshots.
 ///
-/// No method waits for a disk unless its documentation says so. Records are encoded and put into a bounded queue;
+/// No method waits for a disk unless its documentation states it. Records are encoded and put into a bounded queue;
 /// one thread of the journal writes them, and another one syncs them. Records that cannot be written are counted
 /// and described by a [`Gap`]; they block nothing.
 ///
@@ -153,8 +153,8 @@ impl Journal {
             }
         } else {
             since.decisions += 1;
-            let told = ToldRef { input, commands };
-            self.record(Log::Decisions, Kind::Step, seq, now, |out| form::write_named(out, &told));
+            let record = InputRecordRef { input, commands };
+            self.record(Log::Decisions, Kind::Step, seq, now, |out| form::write_named(out, &record));
         }
     }
 
@@ -240,8 +240,8 @@ impl Journal {
         bytes.clear();
         let lane = &mut self.lanes[log as usize];
         let gap = lane.gap.as_ref().filter(|_| log != Log::Snapshots);
-        let told = gap.map_or(Ok(()), |gap| gap.encode(&mut bytes, now));
-        match told.and_then(|()| record::encode(&mut bytes, kind, seq, now, fill)) {
+        let reported = gap.map_or(Ok(()), |gap| gap.encode(&mut bytes, now));
+        match reported.and_then(|()| record::encode(&mut bytes, kind, seq, now, fill)) {
             Ok(()) => self.enqueue(log, seq, &bytes),
             Err(e) => self.lose(log, seq, &unencodable(seq, &e)),
         }

@@ -1,4 +1,4 @@
-//! Prints the logs as plain text, for operators who investigate an incident.
+//! Prints the logs as plain text, for operators that investigate an incident.
 
 mod decisions;
 
@@ -52,7 +52,7 @@ fn write_life(life: &Life, out: &mut dyn Write) -> io::Result<()> {
     let mut plugins = None;
     for (start, after, header) in life.starts() {
         let from = if after == Seq(0) { "from an empty state".to_owned() } else { format!("continuing after {after}") };
-        let (job, ranks, ms) = (header.whose(), header.ranks, header.started_unix_ms);
+        let (job, ranks, ms) = (header.job_name(), header.ranks, header.started_unix_ms);
         line(
             out,
             "# ",

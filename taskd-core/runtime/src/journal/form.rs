@@ -130,7 +130,7 @@ mod tests {
     #[test]
     fn a_variant_that_is_newer_than_its_reader_is_refused_by_name() {
         let new = Policy { within: None, ranks: [((1, 2), What::Hold)].into(), tries: 7 };
-        let refusal = read_named::<before::Policy>(&named(&new)).expect_err("nobody knows what it means");
+        let refusal = read_named::<before::Policy>(&named(&new)).expect_err("no version knows what it means");
         assert_eq!(refusal, "unknown variant `Hold`, expected `Stop`");
     }
 

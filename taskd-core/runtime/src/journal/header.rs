@@ -50,7 +50,7 @@ impl Header {
     pub fn differences(&self, now: &Header) -> Vec<Difference> {
         let mut differences = Vec::new();
         if (&self.job, &self.job_id) != (&now.job, &now.job_id) {
-            differences.push(Difference::Job { logged: self.whose(), now: now.whose() });
+            differences.push(Difference::Job { logged: self.job_name(), now: now.job_name() });
         }
         if self.ranks != now.ranks {
             differences.push(Difference::Ranks { logged: self.ranks, now: now.ranks });
@@ -60,7 +60,7 @@ impl Header {
     }
 
     /// Returns the job's name, with its id if the two differ.
-    pub(super) fn whose(&self) -> String {
+    pub(super) fn job_name(&self) -> String {
         if self.job.as_str() == self.job_id { self.job_id.clone() } else { format!("{} ({})", self.job, self.job_id) }
     }
 

@@ -27,7 +27,7 @@ const MARK: [u8; 3] = *b"tkd";
 pub(super) enum Kind {
     /// First record of every file: a [`FileHead`](super::header::FileHead).
     Head = 0,
-    /// An input other than observations, with all its commands: a [`Told`](super::steps::Told).
+    /// An input other than observations, with all its commands: a [`InputRecord`](super::steps::InputRecord).
     Step = 1,
     /// Commands of observations. The observations have the same number in the other log.
     Commands = 2,

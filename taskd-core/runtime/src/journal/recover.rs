@@ -141,7 +141,7 @@ impl fmt::Display for Recovered {
     /// Formats a one-line summary, without problems and differences.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Some(header) = &self.header else { return f.write_str("no readable earlier log") };
-        write!(f, "log of {}, state known up to {} at {}", header.whose(), self.upto, self.now)?;
+        write!(f, "log of {}, state known up to {} at {}", header.job_name(), self.upto, self.now)?;
         match &self.missing {
             Some(missing) => write!(f, "; {missing}"),
             None => Ok(()),

@@ -109,7 +109,7 @@ pub(super) fn follow(
     life: &Life,
     from: ReplayFrom,
     plugins: &mut dyn FnMut() -> Plugins,
-    tell: &mut dyn FnMut(Moment<'_>),
+    show: &mut dyn FnMut(Moment<'_>),
 ) -> ReplayReport {
     let report = ReplayReport::default();
     let problems = Problems::default();
@@ -120,8 +120,8 @@ pub(super) fn follow(
     };
     while let Some(known) = kernel {
         replay.from = known.seq();
-        tell(Moment::Resumed(&known));
-        kernel = match replay.run(known, tell) {
+        show(Moment::Resumed(&known));
+        kernel = match replay.run(known, show) {
             End::OfLog | End::Diverged => None,
             End::Missing => replay.next_known_state(),
         };
@@ -159,23 +159,23 @@ enum End {
 
 impl Replay<'_> {
     /// Follows a kernel until the log ends, inputs are missing, or a step differs.
-    fn run(&mut self, mut kernel: Kernel, tell: &mut dyn FnMut(Moment<'_>)) -> End {
+    fn run(&mut self, mut kernel: Kernel, show: &mut dyn FnMut(Moment<'_>)) -> End {
         let mut steps = self.life.steps(kernel.seq());
-        let end = steps.by_ref().try_for_each(|entry| self.one(&mut kernel, entry, tell)).err();
+        let end = steps.by_ref().try_for_each(|entry| self.one(&mut kernel, entry, show)).err();
         self.problems.extend(&steps.all_problems());
         end.unwrap_or(End::OfLog)
     }
 
-    fn one(&mut self, kernel: &mut Kernel, entry: Entry, tell: &mut dyn FnMut(Moment<'_>)) -> Result<(), End> {
+    fn one(&mut self, kernel: &mut Kernel, entry: Entry, show: &mut dyn FnMut(Moment<'_>)) -> Result<(), End> {
         let step = match entry {
             Entry::Step(step @ Step { input: Some(_), .. }) => step,
             Entry::Step(Step { seq, .. }) => return Err(self.broken(seq, seq, "its observations are not in the log")),
             Entry::Missing(MissingInputs { from, to, why }) => return Err(self.broken(from, to, &why)),
         };
         self.take_over(kernel, step.seq)?;
-        tell(Moment::Before(kernel, &step));
+        show(Moment::Before(kernel, &step));
         let divergence = take(kernel, &step);
-        tell(Moment::After(kernel, &step));
+        show(Moment::After(kernel, &step));
         self.report.steps += 1;
         self.report.compared += u64::from(step.commands.is_some());
         self.report.upto = step.seq;

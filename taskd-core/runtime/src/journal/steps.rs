@@ -27,14 +27,14 @@ pub struct Step {
 
 /// Record of a step whose input is not observations.
 #[derive(Deserialize)]
-pub(super) struct Told {
+pub(super) struct InputRecord {
     pub(super) input: Input,
     pub(super) commands: Vec<Command>,
 }
 
-/// Borrowed form of [`Told`], for writing.
+/// Borrowed form of [`InputRecord`], for writing.
 #[derive(Serialize)]
-pub(super) struct ToldRef<'a> {
+pub(super) struct InputRecordRef<'a> {
     pub(super) input: &'a Input,
     pub(super) commands: &'a [Command],
 }
@@ -126,8 +126,8 @@ impl Steps {
         let (mut input, mut commands) = (None, None);
         match turn.decision {
             Some(Kind::Step) => {
-                if let Some(told) = understood(&mut self.decisions, seq, form::read_named::<Told>) {
-                    (input, commands) = (Some(told.input), Some(told.commands));
+                if let Some(record) = understood(&mut self.decisions, seq, form::read_named::<InputRecord>) {
+                    (input, commands) = (Some(record.input), Some(record.commands));
                 }
             }
             Some(_) => commands = understood(&mut self.decisions, seq, form::read_named),

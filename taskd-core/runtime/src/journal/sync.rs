@@ -116,7 +116,7 @@ mod tests {
         assert!(file.has_failed());
         assert_eq!(queue.counts().sync_failures, 1);
         let health = queue.health();
-        let (log, reason) = health.borrow().trouble().map(|(log, r)| (log, r.to_owned())).expect("it is told");
+        let (log, reason) = health.borrow().trouble().map(|(log, r)| (log, r.to_owned())).expect("it is reported");
         assert!(log == Log::Decisions && reason.contains("cannot be synced"), "{reason}");
     }
 }

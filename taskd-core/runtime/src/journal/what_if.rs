@@ -82,7 +82,7 @@ pub fn what_if(
     };
     let mut result = WhatIf::default();
     let mut last = None;
-    let mut tell = |moment: Moment<'_>| match moment {
+    let mut report = |moment: Moment<'_>| match moment {
         Moment::Before(kernel, step) => {
             shadows.iter().for_each(|s| s.lock().begin(kernel, step.now));
         }
@@ -97,7 +97,7 @@ pub fn what_if(
             }
         }
     };
-    let mut followed = follow(life, ReplayFrom::Start, &mut watched, &mut tell);
+    let mut followed = follow(life, ReplayFrom::Start, &mut watched, &mut report);
     followed.differences = differences(life, &plugins());
     result.followed = followed;
     Ok(result)
@@ -115,9 +115,9 @@ impl WhatIf {
         }
     }
 
-    fn say(&mut self, said: WhatIfFinding) {
+    fn say(&mut self, finding: WhatIfFinding) {
         match self.would.len() < FINDINGS_MAX {
-            true => self.would.push(said),
+            true => self.would.push(finding),
             false => self.left_out += 1,
         }
     }

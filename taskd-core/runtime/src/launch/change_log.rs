@@ -246,8 +246,8 @@ impl History {
                 }
                 _ => Some(&mut self.counts.backwards),
             },
-            Change::Worker(said) => {
-                let lives = self.procs.get(&said.proc).is_some_and(|(_, proc)| !proc.phase.is_exited());
+            Change::Worker(event) => {
+                let lives = self.procs.get(&event.proc).is_some_and(|(_, proc)| !proc.phase.is_exited());
                 (!lives).then_some(&mut self.counts.backwards)
             }
             Change::Guard(new) => (self.guards.get(&new.node) == Some(new)).then_some(&mut self.counts.repeated),

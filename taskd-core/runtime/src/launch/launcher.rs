@@ -37,7 +37,7 @@ use std::time::Duration;
 ///   that. Acknowledging an unknown exit MUST NOT be an error.
 /// - `send_directives` MUST deliver to each process at most once per id, also when the call is repeated, and MUST
 ///   report the process's reply once. A process that ends without a reply is reported by its exit only.
-/// - An unreachable host says nothing about its processes: they MUST NOT be reported as ended until the host is
+/// - An unreachable host gives no information about its processes: they MUST NOT be reported as ended until the host is
 ///   known to have left.
 /// - `prepare` MUST NOT start any process of the batch and reports nothing about them: it is a hint, and nothing
 ///   may depend on it.

@@ -91,7 +91,7 @@ impl Shared {
 
     fn take(&self, changes: impl IntoIterator<Item = Change>) {
         for change in changes {
-            self.spare.hear(&change);
+            self.spare.take(&change);
             self.log.push(change); // changes that are not new are counted
         }
     }

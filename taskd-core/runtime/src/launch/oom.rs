@@ -259,7 +259,7 @@ mod tests {
         ]);
         let mut counter = OomCounter::of_files(Pid::from_raw(7).unwrap(), root.path()).unwrap();
         assert_eq!((counter.seen, counter.pending()), (2, 0));
-        assert_eq!(counter.explain(Pid::INIT, KILLED), None, "somebody else has sent the signal");
+        assert_eq!(counter.explain(Pid::INIT, KILLED), None, "another process has sent the signal");
         let events = root.path().join("sys/fs/cgroup/pods/a/b/memory.events");
         fs::write(&events, "low 0\noom 5\noom_kill 4\n").unwrap();
         assert_eq!(counter.explain(Pid::INIT, Termination::Code(1)), None);
@@ -319,7 +319,7 @@ mod tests {
     }
 
     #[test]
-    fn the_kernels_log_tells_whose_memory_was_used_up() {
+    fn the_kernels_log_names_the_group_that_ran_out_of_memory() {
         let log = "6,1,1,-;Out of memory: Killed process 12 (python) total-vm:9kB, anon-rss:1024kB, file-rss:1kB, shmem-rss:2048kB\n\
                    6,2,1,-;Memory cgroup out of memory: Killed process 123 (a (b) python) total-vm:9kB, anon-rss:2048kB\n";
         assert_eq!(Logged::find(log, 12), Some(Logged { is_of_group: false, used_bytes: Some(3 << 20) }));

@@ -65,7 +65,7 @@ impl Ooms {
             return Vec::new();
         }
         self.look_at = Some(now + LOOK_EVERY);
-        let told = self.places.iter_mut().filter_map(|Counted { counter, since, .. }| {
+        let kills = self.places.iter_mut().filter_map(|Counted { counter, since, .. }| {
             if counter.pending() == 0 {
                 *since = None;
                 return None;
@@ -73,6 +73,6 @@ impl Ooms {
             let waits = now.saturating_duration_since(*since.get_or_insert(now)) < REAPED_WITHIN;
             if waits { None } else { counter.unexplained() }
         });
-        told.collect()
+        kills.collect()
     }
 }

@@ -35,7 +35,7 @@ impl JobClock {
 
 /// Deviation of the wall clock beyond which it is reported again, and shortest time between two reports.
 const APART_MAX_MS: u64 = 1000;
-const SAID_EVERY: Duration = Duration::from_secs(10);
+const LOGGED_EVERY: Duration = Duration::from_secs(10);
 
 /// Returns the wall-clock time in milliseconds since the Unix epoch. For display only: no decision uses it.
 #[allow(clippy::disallowed_methods)]
@@ -47,7 +47,7 @@ pub(super) fn unix_ms() -> u64 {
 /// Compares wall clock and monotonic clock. Detects that they deviate, as after a suspend or after the clock was set.
 #[derive(Debug, Default)]
 pub(super) struct Calendar {
-    said: Option<(u64, std::time::Instant)>,
+    logged: Option<(u64, std::time::Instant)>,
 }
 
 impl Calendar {
@@ -57,14 +57,14 @@ impl Calendar {
     }
 
     fn turn_at(&mut self, unix_ms: u64, now: std::time::Instant) -> Option<u64> {
-        if let Some((said, at)) = self.said {
+        if let Some((last, at)) = self.logged {
             let since = now.saturating_duration_since(at);
-            let expected = said.saturating_add(u64::try_from(since.as_millis()).unwrap_or(u64::MAX));
-            if since < SAID_EVERY || unix_ms.abs_diff(expected) <= APART_MAX_MS {
+            let expected = last.saturating_add(u64::try_from(since.as_millis()).unwrap_or(u64::MAX));
+            if since < LOGGED_EVERY || unix_ms.abs_diff(expected) <= APART_MAX_MS {
                 return None;
             }
         }
-        self.said = Some((unix_ms, now));
+        self.logged = Some((unix_ms, now));
         Some(unix_ms)
     }
 }

@@ -294,7 +294,7 @@ mod tests {
             match inputs.recv().await {
                 Some(Input::Answered { id, mut results }) => return (id, results.remove(0).1),
                 Some(_) => {}
-                None => panic!("nobody answers any more"),
+                None => panic!("the launcher does not answer any more"),
             }
         }
     }

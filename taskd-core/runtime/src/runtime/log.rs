@@ -44,7 +44,7 @@ impl Log {
             self.journal.snapshot(&kernel.snapshot());
         }
         if self.health.has_changed().unwrap_or(false) {
-            self.tell_health();
+            self.log_health();
         }
         let acts = commands.iter().any(|c| !matches!(c.effect, Effect::Publish(_)));
         let written = acts.then(|| self.journal.written(kernel.seq()));
@@ -54,7 +54,7 @@ impl Log {
     }
 
     /// Reports when the first log cannot be written, and when all logs can be written again.
-    fn tell_health(&mut self) {
+    fn log_health(&mut self) {
         let health = self.health.borrow_and_update();
         match (health.trouble(), self.troubled) {
             (Some((_, reason)), false) => {

@@ -35,8 +35,8 @@ impl Queue {
     /// is zero.
     fn take_loss(&mut self, now: JobTime) -> Option<Observation> {
         let count = std::mem::take(&mut self.lost);
-        let told = || Fact::new(Domain::Plugin(self.source.clone()), Signal::Lost { count }).into_observation(now);
-        (count > 0).then(told)
+        let lost_fact = || Fact::new(Domain::Plugin(self.source.clone()), Signal::Lost { count }).into_observation(now);
+        (count > 0).then(lost_fact)
     }
 }
 
@@ -160,8 +160,8 @@ mod tests {
         for n in 1..=3 {
             queues.push(queue, fact(n)).await; // and then the source sends nothing more
         }
-        let told: Vec<Vec<u64>> = std::iter::from_fn(|| queues.pop()).map(|(_, batch)| steps(&batch)).collect();
-        assert_eq!(told, [vec![1], vec![1002]]);
+        let batches: Vec<Vec<u64>> = std::iter::from_fn(|| queues.pop()).map(|(_, batch)| steps(&batch)).collect();
+        assert_eq!(batches, [vec![1], vec![1002]]);
     }
 
     #[tokio::test(start_paused = true)]

@@ -206,8 +206,8 @@ impl Unattended {
 impl Drop for Unattended {
     fn drop(&mut self) {
         let Some(launcher) = self.launcher.take() else { return };
-        let told = catch_unwind(AssertUnwindSafe(|| launcher.begin_shutdown(self.grace)));
-        if told.is_err() {
+        let result = catch_unwind(AssertUnwindSafe(|| launcher.begin_shutdown(self.grace)));
+        if result.is_err() {
             tracing::error!("the launcher panicked when its job was dropped: check for remaining processes");
         }
     }
@@ -219,7 +219,7 @@ impl Shell {
         let info = launcher.info();
         let rendezvous_service = info.rendezvous_service.clone();
         let job = JobProfile::of(Arc::clone(&spec)).with_rendezvous_service(rendezvous_service.clone());
-        let outset = Outset::tell(&plugins.strategies, job);
+        let outset = Outset::new(&plugins.strategies, job);
         let (past, log) = match logs {
             None => (Past::none(plugins), None),
             Some((journal, recovered)) => (Past::of(&recovered, plugins), Some(Log::new(journal))),
@@ -332,10 +332,10 @@ impl Shell {
         match &input {
             Input::Listed(listing) => {
                 self.outset.hosts_are_known(self.kernel.strategies(), self.kernel.view().nodes.len());
-                listing.links.iter().for_each(|status| self.outset.rank_says(status));
+                listing.links.iter().for_each(|status| self.outset.log_link(status));
             }
             Input::Changed(Change::Link(status)) => {
-                self.outset.rank_says(status);
+                self.outset.log_link(status);
                 self.outset.look_at_replicas(self.kernel.view());
             }
             Input::Ordered(_) => self.kernel.last_order().map(news::of_order).into_iter().for_each(news::log),

@@ -35,8 +35,8 @@ pub enum ShutdownMode {
     /// and the stop. If no checkpoint is saved in time, the job is stopped nevertheless and a warning states the
     /// reason.
     CheckpointThenTerminate {
-        /// Time limit for saving the checkpoint. The grace period of the platform, such as Kubernetes, must be longer than
-        /// `within` plus `grace`.
+        /// Time limit for saving the checkpoint. The grace period of the platform, such as Kubernetes, must be longer
+        /// than `within` plus `grace`.
         within: Duration,
         /// Time between SIGTERM and SIGKILL after the checkpoint.
         grace: Duration,
@@ -44,7 +44,7 @@ pub enum ShutdownMode {
 }
 
 impl RuntimeHandle {
-    /// Ends the control of this supervisor over the job: hands the job over or stops it, as `how` says.
+    /// Ends the control of this supervisor over the job: hands the job over or stops it, according to `how`.
     /// [`run`](Runtime::run) then returns with the outcome [`Detached`](crate::kernel::Outcome::Detached) or
     /// [`Stopped`](crate::kernel::Outcome::Stopped).
     ///
@@ -99,7 +99,7 @@ impl RuntimeHandle {
             return Err(ControlError::Refused("the order to save a checkpoint opened no incident".into()));
         };
         let how = loop {
-            match events.recv().await.map(|told| told.event.clone()) {
+            match events.recv().await.map(|event| event.event.clone()) {
                 Ok(Event::Closed { incident, how }) if incident == asked => break how,
                 Ok(Event::Merged { incident, into }) if incident == asked => asked = into,
                 Err(RecvError::Lagged(_)) if !self.is_open(asked).await? => break "its end was not reported".into(),
@@ -107,7 +107,7 @@ impl RuntimeHandle {
                 Ok(_) | Err(RecvError::Lagged(_)) => (),
             }
         };
-        let report = self.explain(asked).await.map(|told| told.report).ok();
+        let report = self.explain(asked).await.map(|event| event.report).ok();
         Ok((how, report.filter(|report| report.resumed.is_some()).and_then(|report| report.strategy)))
     }
 

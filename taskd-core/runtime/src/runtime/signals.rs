@@ -13,7 +13,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 
 impl Runtime {
     /// Runs the job to its end. At the first SIGTERM or SIGINT to this process, hands the job over or stops it, as
-    /// `how` says.
+    /// `how` sets.
     ///
     /// If the job cannot be handed over, it is stopped with the policy's termination grace period. A second signal
     /// stops the job immediately, also during a graceful stop and during the checkpoint before it.
@@ -36,12 +36,12 @@ impl Runtime {
         tokio::select! {
             biased;
             report = &mut run => Ok(report),
-            never = Box::pin(leave_when_told(&handle, how, &mut signals)) => match never {},
+            never = Box::pin(leave_on_signal(&handle, how, &mut signals)) => match never {},
         }
     }
 }
 
-async fn leave_when_told(handle: &RuntimeHandle, how: ShutdownMode, signals: &mut Signals) -> Infallible {
+async fn leave_on_signal(handle: &RuntimeHandle, how: ShutdownMode, signals: &mut Signals) -> Infallible {
     let name = signals.next().await;
     tracing::info!("{name}: leaving the job");
     let mut leaving = pin!(async {

@@ -9,7 +9,7 @@ use crate::state::View;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Most different limitations of ranks that are reported.
-const SAID_MAX: usize = 64;
+const LOGGED_MAX: usize = 64;
 
 /// A job at its start, with what has been reported about it so far.
 #[derive(Debug)]
@@ -18,42 +18,42 @@ pub(super) struct Outset {
     /// Reasons why strategies cannot work for this job, by strategy name.
     cannot: BTreeMap<Name, String>,
     /// Limitations of ranks that have been reported already.
-    said: BTreeSet<String>,
+    logged: BTreeSet<String>,
     /// The newest step for which all ranks have reported checksums, and true if these prove a replica of each rank.
     proven: Option<(u64, bool)>,
-    is_told: bool,
+    is_logged: bool,
 }
 
 impl Outset {
     /// Reports what is known before the launcher has been asked for its hosts.
-    pub(super) fn tell(strategies: &[Box<dyn RecoveryStrategy>], job: JobProfile) -> Outset {
+    pub(super) fn new(strategies: &[Box<dyn RecoveryStrategy>], job: JobProfile) -> Outset {
         let (spec, cannot) = (&job.spec, cannot(strategies, &job));
         let names: Vec<Name> = strategies.iter().map(|strategy| strategy.name()).collect();
         let line = spec.policy.permissions(&names, &cannot);
         tracing::info!(job = %spec.name, ranks = spec.ranks, "the runtime starts; {line}");
-        Outset { is_told: spec.policy.mode == Mode::DryRun, cannot, job, said: BTreeSet::new(), proven: None }
+        Outset { is_logged: spec.policy.mode == Mode::DryRun, cannot, job, logged: BTreeSet::new(), proven: None }
     }
 
     /// Reports the recoveries in which a rank cannot take part. Reports each limitation once, even if several ranks
     /// have it, and when the rank announces it rather than after a failure.
-    pub(super) fn rank_says(&mut self, status: &LinkStatus) {
+    pub(super) fn log_link(&mut self, status: &LinkStatus) {
         self.news_of(status).iter().for_each(|line| tracing::warn!("{line}"));
     }
 
     fn news_of(&mut self, status: &LinkStatus) -> Vec<String> {
         let LinkStatus { proc, link: Some(linked), .. } = status else { return Vec::new() };
         let cannot = linked.unsupported_reason.iter().map(|why| {
-            let told = format!("{proc} cannot be kept in a recovery, and all ranks restart when one is lost: {why}");
-            (why.clone(), told)
+            let message = format!("{proc} cannot be kept in a recovery, and all ranks restart when one is lost: {why}");
+            (why.clone(), message)
         });
         let names = Some(linked.sharded.join(", ")).filter(|names| !names.is_empty());
         let sharded = names.into_iter().map(|names| {
-            let told =
+            let message =
                 format!("no rank has a copy of what {proc} holds of {names}: all ranks restart when one is lost");
-            (names, told)
+            (names, message)
         });
-        let mut is_new = |what: String| self.said.len() < SAID_MAX && self.said.insert(what);
-        cannot.chain(sharded).filter_map(|(what, told)| is_new(what).then_some(told)).collect()
+        let mut is_new = |what: String| self.logged.len() < LOGGED_MAX && self.logged.insert(what);
+        cannot.chain(sharded).filter_map(|(what, message)| is_new(what).then_some(message)).collect()
     }
 
     /// Reports if each rank has a replica to recover from. Reports once all ranks have sent checksums of their state,
@@ -88,7 +88,7 @@ impl Outset {
 
     /// Reports the rest once, when the launcher has listed its hosts.
     pub(super) fn hosts_are_known(&mut self, strategies: &[Box<dyn RecoveryStrategy>], hosts: usize) {
-        if std::mem::replace(&mut self.is_told, true) {
+        if std::mem::replace(&mut self.is_logged, true) {
             return;
         }
         self.job.hosts = (hosts > 0).then_some(hosts);
@@ -114,7 +114,7 @@ mod tests {
     #[test]
     fn a_limitation_shared_by_ranks_is_reported_once() {
         let spec = Arc::new(JobSpec::new("job", 4, WorkerSpec::new(["train"])));
-        let mut outset = Outset::tell(&[], JobProfile::of(spec));
+        let mut outset = Outset::new(&[], JobProfile::of(spec));
         let mut news = |rank, cannot: Option<&str>, sharded: &[&str]| {
             let linked = ControlLink::new(Generation(1), "torch", LoopPosition::InLoop)
                 .with_capabilities([].into())
@@ -123,10 +123,11 @@ mod tests {
             outset.news_of(&LinkStatus::new(ProcId::rank(rank, 1), Some(linked)))
         };
         assert_eq!(news(0, None, &[]), [] as [&str; 0]);
-        let told = "rank 1#1 cannot be kept in a recovery, and all ranks restart when one is lost: it is in pieces";
-        assert_eq!(news(1, Some("it is in pieces"), &[]), [told]);
-        let told = "no rank has a copy of what rank 2#1 holds of model, optimizer: all ranks restart when one is lost";
-        assert_eq!(news(2, Some("it is in pieces"), &["model", "optimizer"]), [told]);
+        let message = "rank 1#1 cannot be kept in a recovery, and all ranks restart when one is lost: it is in pieces";
+        assert_eq!(news(1, Some("it is in pieces"), &[]), [message]);
+        let message =
+            "no rank has a copy of what rank 2#1 holds of model, optimizer: all ranks restart when one is lost";
+        assert_eq!(news(2, Some("it is in pieces"), &["model", "optimizer"]), [message]);
         assert_eq!(news(3, Some("it is in pieces"), &["model", "optimizer"]), [] as [&str; 0]);
     }
 }

@@ -19,7 +19,7 @@ impl Secrets {
             _ if self.taken.is_empty() => {}
             Input::Changed(Change::Proc(status)) => self.in_phase(&mut status.phase),
             Input::Listed(listing) => listing.procs.iter_mut().for_each(|status| self.in_phase(&mut status.phase)),
-            Input::Changed(Change::Worker(said)) => match &mut said.message {
+            Input::Changed(Change::Worker(event)) => match &mut event.message {
                 WorkerMessage::Failed(failure) => self.in_text(&mut failure.message),
                 WorkerMessage::ErrorRecorded(error) => self.in_error(error),
                 WorkerMessage::Reply { result: Err(why), .. } => self.in_text(why),

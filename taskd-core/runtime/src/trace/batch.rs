@@ -11,7 +11,7 @@ use std::sync::Arc;
 pub struct Origin {
     /// Rank of the process.
     pub rank: Rank,
-    /// Incarnation of the rank, which tells this process from the other successive processes of the rank.
+    /// Incarnation of the rank, which distinguishes this process from the other successive processes of the rank.
     pub incarnation: Incarnation,
     /// Process id.
     pub pid: u32,

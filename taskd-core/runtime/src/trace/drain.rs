@@ -50,7 +50,7 @@ pub struct Drain {
     line: Timeline,
     names: Arc<NameTable>,
     rings: Vec<Ring>,
-    lost_told: u64,
+    lost_reported: u64,
     taken: Vec<DrainedRecord>,
 }
 
@@ -129,7 +129,7 @@ impl Drain {
         })?;
         let calendar = Calendar { nanos: anchor.nanos, unix_nanos };
         let (names, rings, taken) = (Arc::default(), Vec::new(), Vec::new());
-        Ok(Drain { recording, origin, calendar, anchor, line, names, rings, lost_told: 0, taken })
+        Ok(Drain { recording, origin, calendar, anchor, line, names, rings, lost_reported: 0, taken })
     }
 
     /// Returns the process that made the records.
@@ -168,8 +168,8 @@ impl Drain {
         self.follow_threads();
         let records = self.timed();
         let lost = self.recording.losses().records();
-        let newly_lost = lost.saturating_sub(self.lost_told);
-        self.lost_told = lost;
+        let newly_lost = lost.saturating_sub(self.lost_reported);
+        self.lost_reported = lost;
         let batch = RecordBatch { origin: self.origin, names: Arc::clone(&self.names), lost: newly_lost, records };
         let is_all = matches!(outcome, Ok(false));
         Ok(Drained { batch, settled: is_all.then(|| self.calendar.unix(before.nanos)) })

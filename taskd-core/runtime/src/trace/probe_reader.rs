@@ -58,7 +58,7 @@ pub struct ProbeSink {
 impl ProbeSink {
     fn counter(&mut self, origin: Origin, name: &str, value: f64) {
         let Some(metric) = (self.format.metric)(name) else { return };
-        self.tell(origin, Signal::Metric { name: metric, value });
+        self.report(origin, Signal::Metric { name: metric, value });
         let Some(loss) = self.format.losses.iter().copied().find(|known| *known == name) else { return };
         if self.lost.len() >= PROCESSES_MAX && !self.lost.contains_key(&origin) {
             self.lost.pop_first();
@@ -67,11 +67,11 @@ impl ProbeSink {
         let count = whole(value - *before);
         *before = before.max(value);
         if count > 0 {
-            self.tell(origin, Signal::Lost { count });
+            self.report(origin, Signal::Lost { count });
         }
     }
 
-    fn tell(&self, origin: Origin, signal: Signal) {
+    fn report(&self, origin: Origin, signal: Signal) {
         let fact = Fact::new(Domain::Process(Role::Rank(origin.rank)), signal).with_incarnation(origin.incarnation);
         if self.sender.try_send(fact).is_err() {
             self.dropped.fetch_add(1, Ordering::Relaxed);
@@ -95,7 +95,7 @@ impl TraceSink for ProbeSink {
                     let Some(why) = name.strip_prefix(self.format.unavailable) else { continue };
                     let (family, code) = self.format.error.clone();
                     let error = ErrorReport::new(family, code, why.to_owned());
-                    self.tell(batch.origin, Signal::Error(Box::new(error)));
+                    self.report(batch.origin, Signal::Error(Box::new(error)));
                 }
                 _ => {}
             }

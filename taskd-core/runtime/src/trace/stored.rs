@@ -137,7 +137,7 @@ impl<I: Iterator<Item = RecordBatch> + Send> StoredSource<I> {
     }
 
     /// Returns the facts of the round.
-    fn tell(&mut self) -> Vec<Fact> {
+    fn take_facts(&mut self) -> Vec<Fact> {
         self.now = self.end_of_round();
         let mut facts = Vec::new();
         for batch in std::mem::take(&mut self.round) {
@@ -152,13 +152,13 @@ impl<I: Iterator<Item = RecordBatch> + Send> StoredSource<I> {
             }
         }
         facts.extend(self.pending());
-        self.told(facts)
+        self.dated(facts)
     }
 
     /// Converts facts relative to the current replay time, oldest first.
-    fn told(&self, mut facts: Vec<TimedFact>) -> Vec<Fact> {
-        facts.sort_by_key(|told| told.unix_nanos);
-        facts.into_iter().map(|told| told.told_at(self.now)).collect()
+    fn dated(&self, mut facts: Vec<TimedFact>) -> Vec<Fact> {
+        facts.sort_by_key(|fact| fact.unix_nanos);
+        facts.into_iter().map(|fact| fact.told_at(self.now)).collect()
     }
 
     fn pending(&mut self) -> Vec<TimedFact> {
@@ -176,7 +176,7 @@ impl<I: Iterator<Item = RecordBatch> + Send> StoredSource<I> {
         sleep(LINGER).await;
         self.now = self.now.saturating_add(u64::try_from(LINGER.as_nanos()).unwrap_or(u64::MAX));
         let pending = self.pending();
-        self.told(pending)
+        self.dated(pending)
     }
 }
 
@@ -206,7 +206,7 @@ impl<I: Iterator<Item = RecordBatch> + Send> TraceSource for StoredSource<I> {
                             sleep_until(self.due(end)).await;
                         }
                     }
-                    self.tell()
+                    self.take_facts()
                 }
             };
             if !facts.is_empty() {

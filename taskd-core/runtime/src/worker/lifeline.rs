@@ -151,7 +151,7 @@ fn lock_for_ever(page: &'static Fields) -> bool {
     let mut kind = MaybeUninit::<libc::pthread_mutexattr_t>::uninit();
     let kind = kind.as_mut_ptr();
     // SAFETY: the mutex lies in the page, which is never unmapped, aligned and with room for it; the page is ours alone
-    // (its pid and start time are this process's, and the state says that the mutex is not made yet). `kind` is
+    // (its pid and start time are this process's, and the state shows that the mutex is not made yet). `kind` is
     // initialised before it is used. Other processes touch the mutex's futex word only, atomically, as its
     // implementation allows.
     unsafe {

@@ -118,8 +118,8 @@ fn row(columns: &Columns, at: usize) -> Row {
         name: NameId(0),
         detail: step.or(call).or(work.map(Detail::Device)).unwrap_or_default(),
     };
-    let said = |name| text(name).unwrap_or_default().to_owned();
-    Row { origin, lost: large("lost").unwrap(), name: said("name"), group: said("group"), record }
+    let text_of = |name| text(name).unwrap_or_default().to_owned();
+    Row { origin, lost: large("lost").unwrap(), name: text_of("name"), group: text_of("group"), record }
 }
 
 /// That of the word, whose spelling differs from the variant's in underscores only.
@@ -160,8 +160,8 @@ fn a_training_comes_back() {
     assert_eq!(rows(file.clone()), expected(&batches));
     assert_eq!(summary, ParquetSummary { records: 6, lost: 7 });
     let metadata = ParquetRecordBatchReaderBuilder::try_new(file).unwrap().metadata().file_metadata().clone();
-    let said = metadata.key_value_metadata().unwrap().iter().find(|entry| entry.key == LOST_KEY).unwrap();
-    assert_eq!(said.value.as_deref(), Some("7"));
+    let text_of = metadata.key_value_metadata().unwrap().iter().find(|entry| entry.key == LOST_KEY).unwrap();
+    assert_eq!(text_of.value.as_deref(), Some("7"));
 }
 
 #[test]

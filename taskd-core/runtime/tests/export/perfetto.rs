@@ -57,10 +57,11 @@ fn a_step_is_shown_with_all_that_is_known_of_it() {
     ];
     assert_eq!(spans(&shown), expected);
     assert!(shown.slices.iter().all(|slice| slice.process == "rank 3"));
-    let said = |slice: usize| shown.slices[slice].arguments.iter().map(|(n, v)| format!("{n}={v}")).collect::<Vec<_>>();
-    assert_eq!(said(0), ["cpu_ms=1.5", "step=17", "thread=7"]);
+    let arguments =
+        |slice: usize| shown.slices[slice].arguments.iter().map(|(n, v)| format!("{n}={v}")).collect::<Vec<_>>();
+    assert_eq!(arguments(0), ["cpu_ms=1.5", "step=17", "thread=7"]);
     assert_eq!(
-        said(3).join(" "),
+        arguments(3).join(" "),
         "bytes=2048 data_type=bf16 elements=1024 group=dp_1 members=1-7:2 op=all_reduce sequence=5 thread=7"
     );
     let rank = |text: &str| text.to_owned();
@@ -105,9 +106,9 @@ fn device_spans_are_shown_per_stream_in_any_record_order() {
     ];
     assert_eq!(spans(&shown), expected);
     assert_eq!(summary, Summary { ranges: 6, ..Summary::default() });
-    let said = shown.slices.iter().find(|slice| slice.name == "matmul").map(|slice| &slice.arguments).unwrap();
+    let arguments = shown.slices.iter().find(|slice| slice.name == "matmul").map(|slice| &slice.arguments).unwrap();
     assert_eq!(
-        said.iter().map(|(n, v)| format!("{n}={v}")).collect::<Vec<_>>(),
+        arguments.iter().map(|(n, v)| format!("{n}={v}")).collect::<Vec<_>>(),
         ["correlation=12", "device=3", "stream=7"]
     );
 }
@@ -148,7 +149,7 @@ fn lost_records_and_unpaired_ranges_are_marked_and_counted() {
     let records = vec![end(0, Kind::Forward, 9), begin(10, Kind::Step, 1), record(50, Kind::Forward, Event::Instant)];
     let lost = RecordBatch { lost: 42, ..batch(origin(0, 1), &[], records) };
     let (shown, summary) = export(&[lost]);
-    assert_eq!(spans(&shown), [("Step", "Step", 10, 50)], "until the last that was heard");
+    assert_eq!(spans(&shown), [("Step", "Step", 10, 50)], "until the last that was received");
     assert_eq!(shown.slices[0].arguments["unfinished"], "true");
     assert!(shown.instants.iter().any(|(_, track, name, _)| track == "Recorder" && name == "records lost"));
     let expected = Summary { ranges: 1, unfinished: 1, orphan_ends: 1, instants: 1, lost: 42, ..Summary::default() };

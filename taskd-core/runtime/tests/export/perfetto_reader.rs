@@ -1,5 +1,5 @@
-//! A reader of Perfetto's format that takes nothing for granted: every field has to be one of `perfetto_trace.proto`, with its
-//! type; every event has to be on a track that was described before; and ranges have to nest.
+//! A reader of Perfetto's format that takes nothing for granted: every field has to be one of `perfetto_trace.proto`,
+//! with its type; every event has to be on a track that was described before; and ranges have to nest.
 
 use std::collections::BTreeMap;
 
@@ -11,7 +11,7 @@ pub(crate) struct Shown {
     pub(crate) instants: Vec<(String, String, String, u64)>,
     /// Process, track, time, value.
     pub(crate) counters: Vec<(String, String, u64, f64)>,
-    /// How often the trace says so.
+    /// How often the trace contains it.
     pub(crate) processes: usize,
 }
 
@@ -120,7 +120,7 @@ pub(crate) fn read(file: &[u8]) -> Shown {
         assert_eq!(flags, Some(if at == 0 { 1 } else { 2 }), "only the first packet begins the sequence's state");
         for (field, value) in packet {
             match field {
-                6 | 59 | 87 => assert!(at < 2, "said once"),
+                6 | 59 | 87 => assert!(at < 2, "written once"),
                 8 => nanos = Some(value.number()),
                 10 | 13 => {}
                 11 => occurrences.push(occurrence(value.bytes(), nanos.expect("the time stands first"), &interned)),
@@ -192,7 +192,7 @@ fn occurrence(bytes: &[u8], nanos: u64, interned: &BTreeMap<u64, String>) -> Occ
                     other => panic!("{other:?} is no value"),
                 };
                 let repeated = event.arguments.insert(interned[&name.number()].clone(), text);
-                assert_eq!(repeated, None, "an argument is said once");
+                assert_eq!(repeated, None, "an argument is written once");
             }
             (9, what) => event.what = what.number(),
             (11, track) => event.track = track.number(),

@@ -111,7 +111,7 @@ fn records() -> impl Strategy<Value = TimedRecord> {
     )
 }
 
-/// Names as nobody should choose them.
+/// Names that no program should choose.
 fn names() -> impl Strategy<Value = NameTable> {
     let name = prop_oneof![
         any::<String>(),

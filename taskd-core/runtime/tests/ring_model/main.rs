@@ -1,10 +1,10 @@
 //! The ring under the orders in which two threads' reads and writes can become visible to each other (loom).
 //!
-//! What loom does not show is a read that is done after a later write. The ring relies on none being: a reader frees a slot
-//! by a compare-and-exchange that releases, which on every processor comes after the reads before it.
+//! What loom does not show is a read that is done after a later write. The ring relies on none being: a reader frees a
+//! slot by a compare-and-exchange that releases, which on every processor comes after the reads before it.
 //!
-//! The source is the recorder's own, compiled with loom's cells and with shorter records: what is whole for two words is
-//! whole for seven.
+//! The source is the recorder's own, compiled with loom's cells and with shorter records: what is whole for two words
+//! is whole for seven.
 
 #[path = "../../src/trace/recorder/ring.rs"]
 #[allow(dead_code, unreachable_pub)] // not everything is asked of the model
@@ -37,7 +37,7 @@ impl Shared {
     }
 }
 
-/// Takes what is there, and says how many were lost.
+/// Takes what is there, and returns how many were lost.
 fn take(shared: &Shared, taken: &mut Vec<u64>) -> u64 {
     let (ring, from) = (shared.ring(), shared.head.taken());
     let reading = ring.read_from(from, u64::MAX, |number, words| {
@@ -58,7 +58,7 @@ fn number_of(words: Words) -> u64 {
     words[0]
 }
 
-/// Writes so many records and says how many found room.
+/// Writes so many records and returns how many found room.
 fn write(shared: &Arc<Shared>, records: u64, when_full: WhenFull) -> thread::JoinHandle<u64> {
     let shared = Arc::clone(shared);
     thread::spawn(move || {

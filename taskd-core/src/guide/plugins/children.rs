@@ -17,7 +17,7 @@ impl Children {
         Children(Arc::new(ChangeLog::starting_now()))
     }
 
-    fn tell(&self, proc: &ProcId, pid: Option<u32>, phase: Phase) {
+    fn report(&self, proc: &ProcId, pid: Option<u32>, phase: Phase) {
         self.0.push(Change::Proc(status(proc, pid, phase)));
     }
 
@@ -28,10 +28,10 @@ impl Children {
         let child = command.args(&spec.argv[1..]).env("ACME_PROC", order.proc.to_string()).envs(&spec.env).spawn();
         let pid = child.as_ref().ok().map(Child::id);
         if pid.is_some() {
-            self.tell(&order.proc, pid, Phase::Running);
+            self.report(&order.proc, pid, Phase::Running);
         }
         let how = child.and_then(|mut child| child.wait()).map_or(Termination::Unknown, termination);
-        self.tell(&order.proc, pid, Phase::Exited(Box::new(Exit::new(how)))); // also when it could not be started
+        self.report(&order.proc, pid, Phase::Exited(Box::new(Exit::new(how)))); // also when it could not be started
     }
 
     /// Signals those of these processes that run, with all their descendants. Returns false if all of them have ended.

@@ -79,7 +79,7 @@ impl Sim<'_> {
         let batch = StartBatch::new(Arc::clone(&world), orders.collect());
         self.agent = Agent { stopping: false, started: self.now };
         self.recovery_acts();
-        self.says_what_is_past(&batch);
+        self.reports_what_is_past(&batch);
         let mood = std::mem::replace(&mut self.mood, Mood::Well);
         self.admit(&batch, mood);
     }

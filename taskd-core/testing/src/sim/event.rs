@@ -37,7 +37,7 @@ pub(super) enum Event {
     /// A process reaches its step loop.
     InLoop { proc: ProcId, generation: Generation },
     /// A process receives a directive, perhaps again.
-    Told { proc: ProcId, id: CommandId },
+    Directed { proc: ProcId, id: CommandId },
     /// A process has reached the end of the step that it aborts.
     GaveUp { proc: ProcId, id: CommandId, generation: Generation },
     /// The members of a world may all have arrived to join it.
@@ -47,7 +47,7 @@ pub(super) enum Event {
     /// A reply arrives that was late, or is repeated.
     Answers { proc: ProcId, id: CommandId },
     /// A process reports a failure, and stays alive.
-    SaysFailed { proc: ProcId, generation: Generation, kind: FailureKind },
+    ReportsFailed { proc: ProcId, generation: Generation, kind: FailureKind },
     /// The launcher may forget an exit.
     Acknowledge(ProcId),
     /// Surviving processes learn of a new world, which they are to join.

@@ -34,7 +34,7 @@ pub(super) struct Process {
     /// The true phase.
     pub(super) phase: Phase,
     /// The phase that the launcher has reported.
-    pub(super) told: Phase,
+    pub(super) reported: Phase,
     /// True if it exists but does not run.
     pub(super) frozen: bool,
     /// True if it was ordered to stop, and will.
@@ -93,9 +93,9 @@ impl Fleet {
 
     pub(super) fn status(&self, id: &ProcId) -> Option<ProcStatus> {
         let process = self.procs.get(id)?;
-        let begun = process.told.order() > 0;
+        let begun = process.reported.order() > 0;
         Some(
-            ProcStatus::new(id.clone(), "simulated", process.told.clone())
+            ProcStatus::new(id.clone(), "simulated", process.reported.clone())
                 .with_node(self.hosts[process.host].id.clone())
                 .with_pid(begun.then_some(1000 + id.incarnation.0)),
         )

@@ -110,7 +110,7 @@ impl Sim<'_> {
                 host: host.unwrap_or(0),
                 generation: batch.world.generation(),
                 phase: Phase::Pending("accepted".into()),
-                told: Phase::Pending("accepted".into()),
+                reported: Phase::Pending("accepted".into()),
                 frozen: false,
                 stopping: false,
                 stop_missed: false,
@@ -120,7 +120,7 @@ impl Sim<'_> {
             };
             self.fleet.procs.insert(order.proc.clone(), process);
             if self.dice.chance(300) {
-                self.tell_proc(&order.proc);
+                self.report_proc(&order.proc);
             }
             self.boot_process(&order.proc, (unlucky == Some(index)).then_some(mood));
         }
@@ -170,7 +170,7 @@ impl Sim<'_> {
     }
 
     pub(super) fn acknowledge_arrives(&mut self, proc: &ProcId) {
-        if let Some(process) = self.fleet.procs.get_mut(proc).filter(|p| p.told.is_exited()) {
+        if let Some(process) = self.fleet.procs.get_mut(proc).filter(|p| p.reported.is_exited()) {
             process.forgotten = true;
         }
     }
@@ -187,7 +187,7 @@ impl Sim<'_> {
             process.generation = process.generation.max(world.generation()); // it learns of the world in force
         }
         self.takes_seat(proc);
-        self.tell_proc(proc);
+        self.report_proc(proc);
         self.loop_runs(proc);
     }
 
@@ -208,7 +208,7 @@ impl Sim<'_> {
         } else {
             process.phase = Phase::Exited(exit);
         }
-        self.tell_proc(proc);
+        self.report_proc(proc);
         self.loop_ends(proc);
         self.leaves_seat(proc, commanded);
     }
@@ -216,22 +216,22 @@ impl Sim<'_> {
     pub(super) fn gone(&mut self, proc: &ProcId, exit: Box<Exit>) {
         let Some(process) = self.fleet.procs.get_mut(proc).filter(|p| !p.phase.is_exited()) else { return };
         process.phase = Phase::Exited(exit);
-        self.tell_proc(proc);
+        self.report_proc(proc);
     }
 
     /// Reports the current state of a process, unless its host is out of sight.
-    pub(super) fn tell_proc(&mut self, proc: &ProcId) {
+    pub(super) fn report_proc(&mut self, proc: &ProcId) {
         let Some(process) = self.fleet.procs.get_mut(proc).filter(|p| !p.forgotten) else { return };
         if self.fleet.hosts[process.host].state == NodeState::OutOfSight {
             return;
         }
-        process.told = process.phase.clone();
+        process.reported = process.phase.clone();
         if let Some(status) = self.fleet.status(proc) {
-            self.tell(Change::Proc(status));
+            self.report(Change::Proc(status));
         }
     }
 
-    pub(super) fn tell(&mut self, change: Change) {
+    pub(super) fn report(&mut self, change: Change) {
         if !self.wire.watched {
             return; // the listing will contain it
         }
@@ -271,11 +271,11 @@ impl Sim<'_> {
     pub(super) fn back_in_sight(&mut self, host: usize) {
         let on_host = self.fleet.procs.iter().filter(|(_, p)| p.host == host && !p.forgotten);
         let changed: Vec<(ProcId, bool)> = on_host
-            .filter(|(_, p)| p.told != p.phase || p.stop_missed)
+            .filter(|(_, p)| p.reported != p.phase || p.stop_missed)
             .map(|(id, p)| (id.clone(), p.stop_missed))
             .collect();
         for (proc, stop_missed) in changed {
-            self.tell_proc(&proc);
+            self.report_proc(&proc);
             if stop_missed {
                 self.stop_arrives(&[proc], Duration::from_millis(100));
             }

@@ -48,18 +48,18 @@ impl Sim<'_> {
             Some(held) => held.append(&mut facts),
             None => self.say(facts),
         }
-        self.tell_records(host);
+        self.report_records(host);
     }
 
     /// Reports the failures that processes of a host recorded before they hung at their exit. The records are on disk,
     /// so that each owner of the launcher finds them.
-    fn tell_records(&mut self, host: usize) {
+    fn report_records(&mut self, host: usize) {
         let lives = |proc: &ProcId| self.fleet.procs.get(proc).is_some_and(|p| p.is_alive() && p.host == host);
         let recorded: Vec<_> = self.stuck.iter().filter(|(proc, _)| lives(proc)).collect();
-        let said = recorded.into_iter().map(|(proc, error)| {
+        let changes = recorded.into_iter().map(|(proc, error)| {
             Change::Worker(WorkerEvent::new(proc.clone(), WorkerMessage::ErrorRecorded(Box::new(error.clone()))))
         });
-        said.collect::<Vec<_>>().into_iter().for_each(|said| self.tell(said));
+        changes.collect::<Vec<_>>().into_iter().for_each(|changes| self.report(changes));
     }
 
     /// Delivers everything that a silent source has held back.
@@ -72,7 +72,7 @@ impl Sim<'_> {
     }
 
     /// While a recovery starts processes, delivers facts that were sent before it.
-    pub(super) fn says_what_is_past(&mut self, batch: &StartBatch) {
+    pub(super) fn reports_what_is_past(&mut self, batch: &StartBatch) {
         if !self.dice.chance(self.weather.stale_facts) {
             return;
         }

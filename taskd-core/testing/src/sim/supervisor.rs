@@ -57,7 +57,7 @@ impl Sim<'_> {
                 self.supervisor.kernel = kernel.with_checks(self.config.checks.clone());
             }
             self.log.restored();
-            self.links_begin_anew();
+            self.links_begin_again();
         }
         self.returns();
         self.wire.cut();
@@ -97,7 +97,7 @@ impl Sim<'_> {
     }
 
     /// Returns true if an input for this start of the supervisor reaches it.
-    pub(super) fn hears(&self, life: u32) -> bool {
+    pub(super) fn receives(&self, life: u32) -> bool {
         life == self.supervisor.life && !matches!(self.supervisor.away, Away::Gone(_))
     }
 
@@ -170,7 +170,7 @@ impl Sim<'_> {
         match command.effect {
             Effect::Act(Action::Start { batch, .. }) => {
                 self.recovery_acts();
-                self.says_what_is_past(&batch);
+                self.reports_what_is_past(&batch);
                 let at = soon + self.launcher_delay();
                 self.queue.push(at, Event::Start { life, id: command.id, batch: Box::new(batch) });
             }

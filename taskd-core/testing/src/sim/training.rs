@@ -278,7 +278,7 @@ impl Sim<'_> {
         }
         self.loops_train(generation, step >= self.scene.steps);
         if step >= self.scene.steps {
-            return self.everybody_ends(); // the checkpoint is the program's last
+            return self.all_ranks_end(); // the checkpoint is the program's last
         }
         self.move_on();
     }
@@ -316,7 +316,7 @@ impl Sim<'_> {
             return self.program_fails(rank, step);
         }
         gang.step = step;
-        let (mut told, mut facts) = (Vec::new(), Vec::new());
+        let (mut reported, mut facts) = (Vec::new(), Vec::new());
         for (rank, seat) in self.training.members_mut() {
             seat.taken += 1;
             seat.holds = Some(step);
@@ -324,9 +324,9 @@ impl Sim<'_> {
             let fact = Observation::new(self.now, Domain::Process(Role::Rank(rank)), Signal::Progress { step })
                 .with_incarnation(seat.incarnation)
                 .with_generation(generation);
-            told.push((seat.host, fact));
+            reported.push((seat.host, fact));
         }
-        for (host, fact) in told {
+        for (host, fact) in reported {
             let host = &mut self.fleet.hosts[host];
             if host.is_cut_off() {
                 continue;
@@ -345,13 +345,13 @@ impl Sim<'_> {
             self.loops_train(generation, true);
         }
         if step >= self.scene.steps {
-            return self.everybody_ends();
+            return self.all_ranks_end();
         }
         self.after_step(step);
         self.move_on();
     }
 
-    fn everybody_ends(&mut self) {
+    fn all_ranks_end(&mut self) {
         self.training.checkpoint = self.scene.steps;
         for proc in self.training.running() {
             let at = self.now + self.dice.ms(1, 400);
@@ -372,7 +372,7 @@ impl Sim<'_> {
         self.try_form();
         let finished = self.training.gang.as_ref().is_some_and(|g| !g.dead && g.step >= self.scene.steps);
         if finished {
-            self.everybody_ends();
+            self.all_ranks_end();
         }
         self.move_on();
     }

@@ -199,22 +199,22 @@ impl<'a> World<'a> {
             Event::Nap { life } if life == self.supervisor.life => self.nap(),
             Event::Nap { .. } => {}
             Event::Urgent { life, input } => {
-                if self.hears(life) {
+                if self.receives(life) {
                     self.supervisor.mailbox.push(*input);
                 }
             }
             Event::Changed { life, history, change } => {
-                if self.hears(life) && self.arrives(history) {
+                if self.receives(life) && self.arrives(history) {
                     self.supervisor.mailbox.push(crate::kernel::Input::Changed(*change));
                 }
             }
             Event::Listed { life } => {
-                if self.hears(life) {
+                if self.receives(life) {
                     self.listing_arrives();
                 }
             }
             Event::Facts { life, mut facts } => {
-                if self.hears(life) {
+                if self.receives(life) {
                     if self.scene.observed {
                         // Generations are ours: the observed system has none.
                         facts.iter_mut().for_each(|fact| fact.generation = None);
@@ -227,12 +227,12 @@ impl<'a> World<'a> {
             Event::Direct { life, id, batch } => self.direct_arrives(life, id, &batch),
             Event::Links(_)
             | Event::InLoop { .. }
-            | Event::Told { .. }
+            | Event::Directed { .. }
             | Event::GaveUp { .. }
             | Event::Meet { .. }
             | Event::Copied { .. }
             | Event::Answers { .. }
-            | Event::SaysFailed { .. } => self.loop_does(event),
+            | Event::ReportsFailed { .. } => self.loop_does(event),
             Event::Acknowledge(proc) => self.acknowledge_arrives(&proc),
             Event::Joins(world) => self.joins(&world),
             Event::Runs(proc) => self.runs(&proc),
@@ -254,12 +254,12 @@ impl<'a> World<'a> {
         match event {
             Event::Links(proc) => self.links(&proc),
             Event::InLoop { proc, generation } => self.comes_to_loop(&proc, generation),
-            Event::Told { proc, id } => self.told(&proc, id),
+            Event::Directed { proc, id } => self.directed(&proc, id),
             Event::GaveUp { proc, id, generation } => self.has_given_up(&proc, id, generation),
             Event::Meet { generation, size } => self.meet(generation, size),
             Event::Copied { proc, id, generation } => self.copied(&proc, id, generation),
             Event::Answers { proc, id } => self.answers_directive(&proc, id),
-            Event::SaysFailed { proc, generation, kind } => self.says_failed(&proc, generation, kind),
+            Event::ReportsFailed { proc, generation, kind } => self.reports_failed(&proc, generation, kind),
             _ => {}
         }
     }

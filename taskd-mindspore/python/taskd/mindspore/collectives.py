@@ -62,14 +62,14 @@ def install(module: Any, native: Any) -> None:
     _native = native
     native.hooked(KIND)
     watch = Watch(native)
-    for name, (op, whom) in OPERATIONS.items():
+    for name, (op, peer_attribute) in OPERATIONS.items():
         cls = getattr(module, name, None)
         if cls is not None:
-            cls.__call__ = recorded(cls.__call__, name, op, whom, watch)
+            cls.__call__ = recorded(cls.__call__, name, op, peer_attribute, watch)
     _step_recorder.at_end.append(watch.step)
 
 
-def recorded(call: Any, name: str, op: str, whom: Any, watch: Any) -> Any:
+def recorded(call: Any, name: str, op: str, peer_attribute: Any, watch: Any) -> Any:
     between_two = op in (SEND, RECV)
     numbers = {}  # by group, or by group and peer
 
@@ -77,7 +77,7 @@ def recorded(call: Any, name: str, op: str, whom: Any, watch: Any) -> Any:
         if not _failed:
             try:
                 watch.called = True
-                peer = getattr(self, whom, None) if whom else None
+                peer = getattr(self, peer_attribute, None) if peer_attribute else None
                 group = self.group if hasattr(self, "group") else ""
                 key = (op, group, peer) if between_two else group
                 sequence = next((numbers if between_two else collectives).setdefault(key, count()))
@@ -148,7 +148,7 @@ class Watch:
         self.native = native
         self.called = False
         self.steps_without = 0
-        self.is_told = False
+        self.is_reported = False
 
     def step(self) -> None:
         old = _ends.pop() if _ends else 0
@@ -159,8 +159,8 @@ class Watch:
         self.steps_without = 0 if self.called else self.steps_without + 1
         self.called = False
         in_a_graph = self.steps_without >= STEPS_WITHOUT and trains_in_a_graph()
-        if in_a_graph != self.is_told:
-            self.is_told = in_a_graph
+        if in_a_graph != self.is_reported:
+            self.is_reported = in_a_graph
             self.native.except_(KIND, IN_A_GRAPH if in_a_graph else "")
 
 

@@ -41,7 +41,7 @@ def write(engine: Engine, loop: Loop, order: Any) -> Any:
     loop.put_back()
     leaves = engine.state_.leaves()
     own = {path: leaf for at, (path, leaf) in enumerate(sorted(leaves.items())) if at % of == part}
-    told = {
+    content = {
         "step": step,
         "part": part,
         "of": of,
@@ -58,15 +58,15 @@ def write(engine: Engine, loop: Loop, order: Any) -> Any:
     name = "%s.part-%d-of-%d.pt" % (engine.session.proc.rpartition(".")[0] or "rank", part, of)
     try:
         _emergency_checkpoint.make(directory, sweeps=part == 0)
-        written = _emergency_checkpoint.save(os.path.join(directory, name), lambda file: torch.save(told, file))
+        written = _emergency_checkpoint.save(os.path.join(directory, name), lambda file: torch.save(content, file))
     except (OSError, RuntimeError) as error:  # torch raises either if the disk is full
         raise Refused("the checkpoint %s cannot be written: %s" % (directory, reason(error)))
     return {"shard": written, "saved_bytes": written["bytes"], "saved_ms": round((time.monotonic() - before) * 1000, 3)}
 
 
 def left_by(rank: int, step: int) -> Any:
-    """Returns what only another rank has had, from memory of ranks of this host: its state at the start of this step,
-    and at the start and after the forward pass of the step before, in whose middle it may have been lost."""
+    """Returns the own state of a lost rank, from memory of ranks of this host: that of the start of this step, and of
+    the start and the end of the forward pass of the step before, during which the rank may have been lost."""
     wanted = (step - 1, _handoff.START), (step - 1, _handoff.FORWARD), (step, _handoff.START)
     return {of: data for of, data in _handoff.left_by(rank).items() if of in wanted}
 

@@ -56,7 +56,7 @@ class Engine(Limits):
         self.pid = os.getpid()
         self.state_ = _state.State()
         self.noter = step_snapshot.SnapshotTaker(self.state_)
-        self.told_sharded = []
+        self.reported_sharded = []
         self.cannot = None  # the reason why no step can be aborted, as a sentence
         self.unfinished, self.under_way = unfinished_backward.UnfinishedBackward(), in_flight.OperationsInFlight()
         self.reducers = reducer.Reducers(self)
@@ -78,7 +78,7 @@ class Engine(Limits):
         self.ahead = 0  # number of steps that changed parameters before their commit windows
         self.digest_of = None  # (loop, step) of the checksum that was reported last
         self.has_no_digest = False  # True if the checksum could not be computed, which was reported
-        self.said_after = False  # True if it was reported that an operation after a completed step had no effect
+        self.reported_after = False  # True if it was reported that an operation after a completed step had no effect
 
     # Process.
 
@@ -89,7 +89,7 @@ class Engine(Limits):
         """Returns True in the rank's process, but not in a child that it has forked, which has the same hooks."""
         return os.getpid() == self.pid
 
-    def is_newcomer(self) -> Any:
+    def is_replacement(self) -> Any:
         return self.session.wait_for_mode() == JOIN and not self.session.came_in
 
     @property
@@ -117,11 +117,11 @@ class Engine(Limits):
     def away(self, keep: Any) -> Any:
         """Returns the connection to the ranks that keep this rank's own state, if the job has several hosts."""
         if self.handoff_peers is None and os.environ.get("TASKD_REPLICATE"):
-            is_newcomer = self.is_newcomer()
-            if is_newcomer:
+            is_replacement = self.is_replacement()
+            if is_replacement:
                 keep.looks_beside(int(os.environ["RANK"]))
             try:
-                self.handoff_peers = _handoff_peers.HandoffPeers(keep, None if is_newcomer else self.first_meeting)
+                self.handoff_peers = _handoff_peers.HandoffPeers(keep, None if is_replacement else self.first_meeting)
             except (OSError, RuntimeError) as error:
                 _link.say("what only this rank has is kept on its own host alone: %s" % error)
         return self.handoff_peers
@@ -154,7 +154,7 @@ class Engine(Limits):
         if counters is not None:
             self.state_.named.setdefault(accelerate.NAME, counters)
         self.loop = loop
-        self.say_what_is_sharded()
+        self.report_sharded()
         self.say_what_is_not_given()
         self.noter.looks_at_buffers()
         if self.noter.unusual is not None:
@@ -168,14 +168,14 @@ class Engine(Limits):
         self.reducers.leave_loop()
         self.copier.leave_loop()
 
-    def newcomer(self, loop: Loop) -> Any:
+    def begin_warm_up(self, loop: Loop) -> Any:
         self.warm = warm_up.WarmUp(self, loop)
         return self.warm
 
     def find(self, name: str, what: Any) -> None:
         if not self.state_.find(name, what):
             return
-        self.say_what_is_sharded()
+        self.report_sharded()
         self.say_what_came_late()
         if self.warm is not None:
             self.warm.note(what)
@@ -294,8 +294,8 @@ class Engine(Limits):
     def fails_quietly(self) -> None:
         """Called when an operation is aborted whose caller continues as if it had succeeded."""
         self.loop.tainted = True
-        if self.loop.attempt.body_completed and not self.said_after:
-            self.said_after = True
+        if self.loop.attempt.body_completed and not self.reported_after:
+            self.reported_after = True
             why = (
                 "step %d: an operation behind `with step:` was given up, and has done nothing: "
                 "what it was to give belongs inside"
@@ -345,7 +345,7 @@ class Engine(Limits):
     def put_back(self, note: Any, alone: bool = False) -> None:
         """Restores the start of the step. Raises Refused if a parameter has changed and no other rank sends its own, or
         if a step repeated `alone` carries gradients to the next one."""
-        if alone and CARRIED in self.told_sharded:
+        if alone and CARRIED in self.reported_sharded:
             raise Refused("%s no rank has of a step that it does by itself; restart all ranks" % CARRIED)
         if not alone and self.loop.attempt.window != TORN:
             if self.ahead >= AHEAD_MAX:
@@ -420,7 +420,7 @@ class Engine(Limits):
         self.session.came_in = True
         self.members = {int(one["rank"]): one.get("pid") for one in order.get("members") or []}
         self.rank = int(order["rank"])
-        self.reducers.tell(self.loop.number, is_new)
+        self.reducers.publish(self.loop.number, is_new)
         loader.World.becomes(before, dist.get_world_size(), dist.get_rank())
         fsdp.look_at_groups(self.state_.modules())
         if is_new and self.loop.keep is not None and self.handoff_peers is not None:

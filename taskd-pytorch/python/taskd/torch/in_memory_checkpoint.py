@@ -54,9 +54,9 @@ def settled(state: Any) -> Any:
 def read(slot: Any) -> Any:
     """Returns the only part of a checkpoint."""
     head, rest = slot.read()
-    told = _codec.decode(head)
+    header = _codec.decode(head)
     leaves, devices, at = {}, {}, 0
-    for path, shape, dtype, device, size in told.pop("entries"):
+    for path, shape, dtype, device, size in header.pop("entries"):
         there = torch.frombuffer(bytearray(rest[at : at + size]), dtype=dtype) if size else torch.empty(0, dtype=dtype)
         leaves[path], devices[path], at = there.reshape(shape), device, at + size
-    return dict(told, part=0, of=1, paths=list(leaves), leaves=leaves, devices=devices)
+    return dict(header, part=0, of=1, paths=list(leaves), leaves=leaves, devices=devices)

@@ -34,7 +34,7 @@ class LateBuffers:
         self.engine = engine
         # the newest completed step, and its late buffers as of its start
         self.step, self.before = None, {}
-        self.told = set()
+        self.reported = set()
         self.looked = {}  # id of an optimizer: number of checks
         self.random = []  # state before each optimizer step under way; one may be inside another
         self.left_out = None  # what a step repeated alone lacks, as a sentence
@@ -63,9 +63,9 @@ class LateBuffers:
             found.update(path[: -len("num_batches_tracked")] + name for name in noter.UNSEEN)
         copies = {path: copy for path, (_, copy) in zip(noter.paths, note.buffers) if path in found}
         self.step, self.before = step, copies
-        new = sorted(set(copies) - self.told)
+        new = sorted(set(copies) - self.reported)
         if new:
-            self.told.update(new)
+            self.reported.update(new)
             unseen = ", as far as can be seen" if noter.unseen.intersection(new) else ""
             how = "changed behind a step's last backward pass%s" % unseen
             why = (
@@ -103,10 +103,10 @@ class LateBuffers:
         according to that rank's notes; and by path the values that it has itself.
 
         Raises Refused if a buffer was each rank's own, or if that step left something out."""
-        newcomer = loop.recovery.newcomer
-        if newcomer is not None and newcomer.start_buffers is not None:
-            began = {path: data for path, (_, _, data) in newcomer.start_buffers.items()}
-            own = {path: data for path, (_, _, data) in (newcomer.own_buffers or {}).items()}
+        replacement = loop.recovery.replacement
+        if replacement is not None and replacement.start_buffers is not None:
+            began = {path: data for path, (_, _, data) in replacement.start_buffers.items()}
+            own = {path: data for path, (_, _, data) in (replacement.own_buffers or {}).items()}
         elif loop.recovery.caught_up_from is not None:
             copies = zip(self.engine.noter.paths, loop.snapshot.taken.buffers)
             began = {path: bytes_of(copy) for path, (_, copy) in copies}

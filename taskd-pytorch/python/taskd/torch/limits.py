@@ -22,7 +22,7 @@ class Limits:
     state_: Any
     noter: Any
     warm: Any
-    told_sharded: Any
+    reported_sharded: Any
     cannot: Any
 
     def refuses(self, why: str) -> None:
@@ -31,13 +31,13 @@ class Limits:
             self.cannot = why
             self.session.knows_limits()
 
-    def say_what_is_sharded(self) -> None:
-        new = [name for name in self.state_.not_replicated() if name not in self.told_sharded]
+    def report_sharded(self) -> None:
+        new = [name for name in self.state_.not_replicated() if name not in self.reported_sharded]
         if not new:
             return
-        self.told_sharded += new
+        self.reported_sharded += new
         _link.say("no other rank has a copy of what a rank holds of what is sharded: %s" % ", ".join(new))
-        lost = [name for name in self.told_sharded if not _state.is_zero(self.state_.named[name])]
+        lost = [name for name in self.reported_sharded if not _state.is_zero(self.state_.named[name])]
         if lost:
             why = (
                 "%s is sharded (FSDP), and does not come back from a pass that was given up in its "
@@ -48,8 +48,8 @@ class Limits:
 
     def say_what_is_not_given(self) -> None:
         """Reports named state with values of types that cannot be sent to another process."""
-        for name, why in sorted(self.state_.not_encodable(self.told_sharded).items()):
-            self.told_sharded.append(name)
+        for name, why in sorted(self.state_.not_encodable(self.reported_sharded).items()):
+            self.reported_sharded.append(name)
             _link.say(
                 "%s cannot be given to a rank that takes the place of a lost one (%s): where a "
                 "rank is lost all start again" % (name, why)
@@ -58,8 +58,8 @@ class Limits:
 
     def carries_gradients(self) -> None:
         """Reports gradients that are carried between steps: a replacement of a lost rank has none of them."""
-        if CARRIED not in self.told_sharded:
-            self.told_sharded.append(CARRIED)
+        if CARRIED not in self.reported_sharded:
+            self.reported_sharded.append(CARRIED)
             why = (
                 "step %d goes on with gradients of the step before it, which are each rank's own: "
                 "where a rank is lost all start again; have "
@@ -77,7 +77,7 @@ class Limits:
             and self.loop.number - began >= warm_up.WARM_MIN
             and registry.place_of(self.state_.named[name]) is None
         ):
-            self.told_sharded.append(name)
+            self.reported_sharded.append(name)
             why = (
                 "%s was made inside of the step loop, at step %d: a rank that takes the place of a "
                 "lost one does not have it; restart all"

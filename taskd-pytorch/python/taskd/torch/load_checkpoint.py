@@ -46,8 +46,8 @@ def load(state: Any, directory: str, newer_than: int | None) -> Any:
     if not root and not os.environ.get("TASKD_IN_MEMORY_CHECKPOINT_EVERY"):
         return None
     slots = slots_here()
-    told = told_by_all((_emergency_checkpoint.candidates(root) if root else [], [slot.key for slot in slots]))
-    for step, name in candidates(told[0][0], [keys for _, keys in told]):
+    reported = from_all_ranks((_emergency_checkpoint.candidates(root) if root else [], [slot.key for slot in slots]))
+    for step, name in candidates(reported[0][0], [keys for _, keys in reported]):
         if newer_than is not None and step <= newer_than:
             continue
         try:
@@ -57,7 +57,7 @@ def load(state: Any, directory: str, newer_than: int | None) -> Any:
                 whole, why = Whole(os.path.join(root, name), state), None  # pyright: ignore[reportArgumentType, reportCallIssue]
         except (NoDump, _in_memory_checkpoint.NoCopy) as error:
             whole, why = None, "rank %d: %s" % (rank_here(), error)
-        whys = [one for one in told_by_all(why) if one]
+        whys = [one for one in from_all_ranks(why) if one]
         if not whys:
             whole.fill()
             return step
@@ -78,9 +78,9 @@ def slots_here() -> Any:
 
 
 def candidates(on_disk: Any, in_memory: Any) -> list[tuple[Any, Any]]:
-    """Returns `(step, name)`, newest first, of those on disk and those that all ranks have in memory, whose name is
-    `(world, step)`. Steps of an older world after that of a newer one do not count: the newer world went back to before
-    them."""
+    """Returns `(step, name)`, newest first, of the checkpoints on disk, and of those that all ranks have in memory as
+    `(world, step)`. A step of an older world does not count if a newer world has an earlier one: that world went back
+    to before it."""
     found = [(step, 0, name) for step, name in on_disk]
     newest = None
     for key in sorted(set.intersection(*map(set, in_memory)), reverse=True):
@@ -90,7 +90,7 @@ def candidates(on_disk: Any, in_memory: Any) -> list[tuple[Any, Any]]:
     return [(step, name) for step, _, name in sorted(found, key=lambda one: one[:2], reverse=True)]
 
 
-def told_by_all(what: Any) -> Any:
+def from_all_ranks(what: Any) -> Any:
     """Returns the values of all ranks, by rank; without a process group, only this rank's."""
     if not (dist.is_available() and dist.is_initialized()):
         return [what]
@@ -134,7 +134,7 @@ class Whole:
         sets = [ranks for ranks in manifest["sets"] if self.rank in ranks or not self.same_size]
         if not sets:
             raise NoDump("it has no state of rank %d" % self.rank)
-        self.told = {rank: self.part(directory, rank) for rank in sorted(sets[0]) if rank in self.parts}
+        self.loaded = {rank: self.part(directory, rank) for rank in sorted(sets[0]) if rank in self.parts}
         self.match(state)
 
     def match(self, state: Any) -> None:
@@ -142,21 +142,21 @@ class Whole:
         self.state = _state.State()
         self.state.register(state)
         self.leaves, self.devices = self.all_leaves()
-        self.rest = next((one["rest"] for one in self.told.values() if one["part"] == 0), None)
-        self.told_rest = _codec.decode(self.rest)  # pyright: ignore[reportArgumentType]
-        self.names = set(self.told_rest)
+        self.rest = next((one["rest"] for one in self.loaded.values() if one["part"] == 0), None)
+        self.saved_rest = _codec.decode(self.rest)  # pyright: ignore[reportArgumentType]
+        self.names = set(self.saved_rest)
         if accelerate.NAME in self.names:  # no program uses this name; a loop keeps it if there are Accelerators
             self.state.named.setdefault(accelerate.NAME, accelerate.Counters())
         self.compare()
 
     def part(self, directory: str, rank: int) -> Any:
         try:
-            told = torch.load(os.path.join(directory, self.parts[rank]), map_location="cpu", weights_only=False)
-            if told["step"] != self.step:
+            part = torch.load(os.path.join(directory, self.parts[rank]), map_location="cpu", weights_only=False)
+            if part["step"] != self.step:
                 raise NoDump(
-                    "the part of rank %d is of step %s, and the manifest of step %d" % (rank, told["step"], self.step)
+                    "the part of rank %d is of step %s, and the manifest of step %d" % (rank, part["step"], self.step)
                 )
-            return told
+            return part
         except NoDump:
             raise
         except Exception as error:
@@ -164,18 +164,18 @@ class Whole:
 
     def all_leaves(self) -> Any:
         """Returns the tensors of all parts, and their devices. Raises NoDump unless the parts form one whole state."""
-        told = list(self.told.values())
-        missing = set(range(told[0]["of"])) - {one["part"] for one in told}
-        if missing or any(one["of"] != told[0]["of"] for one in told):
+        parts = list(self.loaded.values())
+        missing = set(range(parts[0]["of"])) - {one["part"] for one in parts}
+        if missing or any(one["of"] != parts[0]["of"] for one in parts):
             raise NoDump(
-                "its manifest lacks a shard: part %s of %d" % (", ".join(map(str, sorted(missing))), told[0]["of"])
+                "its manifest lacks a shard: part %s of %d" % (", ".join(map(str, sorted(missing))), parts[0]["of"])
             )
         leaves, devices = {}, {}
-        for one in told:
+        for one in parts:
             leaves.update(one["leaves"])
             devices.update(one["devices"])
-        paths = told[0]["paths"]  # in the order of an optimizer's state
-        if set(paths) != set(leaves) or any(one["layout"] != self.state.layout(leaves) for one in told):
+        paths = parts[0]["paths"]  # in the order of an optimizer's state
+        if set(paths) != set(leaves) or any(one["layout"] != self.state.layout(leaves) for one in parts):
             raise NoDump("its parts are not of one state")
         return {path: leaves[path] for path in paths}, devices
 
@@ -189,7 +189,7 @@ class Whole:
         for name in sorted(set(state.named) - self.names):
             raise NoDump("it has no %s" % name)
         for name, groups in sorted(state.groups().items()):
-            saved = self.told_rest[name][0]
+            saved = self.saved_rest[name][0]
             if len(saved) != len(groups):
                 numbers = name, len(saved), len(groups)
                 raise NoDump(
@@ -225,18 +225,18 @@ class Whole:
 
     def private(self) -> Any:
         """Returns this rank's own state: from its part; for a lost rank, from memory; otherwise a peer's."""
-        if self.same_size and self.rank in self.told:
-            return _codec.decode(self.told[self.rank]["private"])
+        if self.same_size and self.rank in self.loaded:
+            return _codec.decode(self.loaded[self.rank]["private"])
         kept = self.left(self.step, _handoff.START)
         if kept is not None:
             return _codec.decode(kept)
-        peer = min(self.told)
-        random, positions, buffers = _codec.decode(self.told[peer]["private"])
+        peer = min(self.loaded)
+        random, positions, buffers = _codec.decode(self.loaded[peer]["private"])
         before, after = (self.left(self.step - 1, kind) for kind in (_handoff.START, _handoff.FORWARD))
         if before is None:
-            told = (self.rank, peer)
+            ranks = (self.rank, peer)
             _link.say(
-                "rank %d goes on with the random numbers of rank %d and its place in the data: its own are lost" % told
+                "rank %d goes on with the random numbers of rank %d and its place in the data: its own are lost" % ranks
             )
             return random, positions, buffers
         random, own, started = _codec.decode(before)
@@ -253,7 +253,7 @@ class Whole:
     def without_late(self, buffers: Any, started: Any, peer: Any) -> dict[Any, Any]:
         """Returns the buffers that the rank has left in the middle of a step, without those that change at its end:
         these are a peer's, if both ranks had the same values at the start of the step. Otherwise the loss is logged."""
-        notes = self.told[peer].get("late", {"digests": {}})
+        notes = self.loaded[peer].get("late", {"digests": {}})
         late = notes["digests"]
         others = [
             path
@@ -276,9 +276,9 @@ class Whole:
         """Returns what a lost rank left of a step, by step and kind: from other ranks' parts or this host's memory."""
         if not self.same_size:
             return None
-        for told in self.told.values():
-            if of in told.get("left", {}).get(self.rank, ()):
-                return told["left"][self.rank][of]
+        for part in self.loaded.values():
+            if of in part.get("left", {}).get(self.rank, ()):
+                return part["left"][self.rank][of]
         keep = _handoff.opened()
         return keep.read(*of) if keep is not None else None
 
@@ -289,7 +289,7 @@ class InMemory(Whole):
     def __init__(self, slot: Any, state: Any) -> None:
         self.rank, self.same_size = rank_here(), True
         self.step = slot.key[1]
-        self.told = {self.rank: in_memory_checkpoint.read(slot)}
+        self.loaded = {self.rank: in_memory_checkpoint.read(slot)}
         self.match(state)
 
 

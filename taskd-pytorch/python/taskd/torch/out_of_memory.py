@@ -9,7 +9,7 @@ from __future__ import annotations
 # Names of types.
 TYPES = ("OutOfMemoryError", "MemoryError", "_ArrayMemoryError")
 # Words that the text contains: all words of one line.
-SAYS = (
+PHRASES = (
     ("DefaultCPUAllocator: can't allocate memory",),
     ("DefaultCPUAllocator: not enough memory",),
     ("C10 Out of Memory",),
@@ -40,4 +40,4 @@ def ran_out_of_memory(error: BaseException) -> bool:
         text = str(error)
     except Exception:  # raised by a type of the program's
         return False
-    return any(all(word in text for word in words) for words in SAYS)
+    return any(all(word in text for word in words) for words in PHRASES)

@@ -150,7 +150,7 @@ class Unseen:
 
     def check(self) -> Any:
         raise Refused(
-            "nobody can tell whether the step has changed %s, which is not copied at every "
+            "it cannot be determined whether the step has changed %s, which is not copied at every "
             "step; restart all ranks" % self.name
         )
 

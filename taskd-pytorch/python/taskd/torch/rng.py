@@ -28,16 +28,16 @@ class Asked:
 
     def __init__(self, mark: Any, ask: Any) -> None:
         self.mark, self.ask = mark, ask
-        self.marked = self.told = None
+        self.marked = self.asked = None
 
     def __call__(self):
         try:
             marked = self.mark()
         except Exception:
             return self.ask()  # another version of Python, or another generator
-        if self.told is None or marked != self.marked:
-            self.marked, self.told = marked, self.ask()
-        return self.told
+        if self.asked is None or marked != self.marked:
+            self.marked, self.asked = marked, self.ask()
+        return self.asked
 
 
 def memory_of(what: Any) -> bytes:

@@ -38,10 +38,10 @@ class State:
             if is_state(what):
                 self.named[str(name)] = what
             else:
-                told = (name, type(what).__name__)
+                names = (name, type(what).__name__)
                 _link.say(
                     "%s is no state that can be recovered: a %s without state_dict and "
-                    "load_state_dict; give it both" % told
+                    "load_state_dict; give it both" % names
                 )
 
     def find(self, name: str, what: Any) -> bool:
@@ -52,7 +52,7 @@ class State:
         for known in self.named.values():
             if known is what or getattr(known, "module", known) is inner or contains(known, what):
                 return False
-        if name == "scheduler" and any(tells(known, what) for known in self.named.values()):
+        if name == "scheduler" and any(includes(known, what) for known in self.named.values()):
             self.parts[id(what)] = weakref.ref(what)
             return False
         number = sum(one.partition("#")[0] == name for one in self.named)
@@ -61,20 +61,20 @@ class State:
         self.found.append(name)
         return True
 
-    def told(self) -> Any:
+    def found_places(self) -> Any:
         """Returns what another rank needs to name found objects alike: the index of each among all objects made."""
         return {
             "places": {name: registry.place_of(self.named[name]) for name in self.found},
             "types": registry.all_types(),
         }
 
-    def names_as(self, told: Any) -> None:
+    def names_as(self, found: Any) -> None:
         """Gives found objects the names that another rank has for them, whether they were used here or not. An object
         that only this rank has found, the other rank has not used yet: it is found again when it is used."""
         own = {name: self.named.pop(name) for name in self.found}
         self.found = []
-        for name, place in told["places"].items():
-            what = registry.at(place, told["types"]) if place is not None else None
+        for name, place in found["places"].items():
+            what = registry.at(place, found["types"]) if place is not None else None
             if what is None and name in own and registry.place_of(own[name]) is None:
                 what = own[name]  # made by each rank, inside the loop or in a way that is not recorded
             if what is not None and name not in self.named:
@@ -223,7 +223,7 @@ def contains(known: Any, what: Any) -> bool:
     return getattr(known, "optim", None) is what
 
 
-def tells(known: Any, what: Any) -> bool:
+def includes(known: Any, what: Any) -> bool:
     """Returns True if `known` includes the state of `what` in its own, as a scheduler does for the schedulers that it
     runs in sequence: if it calls `what.state_dict`."""
     if (

@@ -2,7 +2,7 @@
 
 The tensors in it may be copies that have no other reference. So a caller that reads them holds them, copied values are
 in memory of their own, and the object loads them by its own method. This module does not fill tensors in place, and
-does not decide whose values are right.
+does not decide which rank's values are right.
 """
 
 from __future__ import annotations

@@ -82,7 +82,7 @@ class Client(dist.Store):
                 yield
             except BaseException as error:
                 if self.is_asked:
-                    self.broken = str(error) or "the store at %s:%d was not heard to the end" % self.address
+                    self.broken = str(error) or "the store at %s:%d did not answer completely" % self.address
                     self.close()
                 raise
             finally:
@@ -109,7 +109,7 @@ class Client(dist.Store):
             data += more
         return bytes(data)
 
-    def tell(self, kind: Any, key: Any, value: Any) -> None:
+    def send_request(self, kind: Any, key: Any, value: Any) -> None:
         """Sends a request without an answer. A store refuses a value that is too long by closing the connection: this
         is detected here, before the next request."""
         try:
@@ -134,7 +134,7 @@ class Client(dist.Store):
 
     def set(self, key: Any, value: Any) -> None:
         with self.exchange():
-            self.tell(SET, key, as_bytes(value))
+            self.send_request(SET, key, as_bytes(value))
 
     def get(self, key: Any) -> bytes:
         self.wait([key])
@@ -159,7 +159,7 @@ class Client(dist.Store):
 
     def append(self, key: Any, value: Any) -> None:
         with self.exchange():
-            self.tell(APPEND, key, as_bytes(value))
+            self.send_request(APPEND, key, as_bytes(value))
 
     def check(self, keys: Any) -> bool:
         with self.exchange():
@@ -184,7 +184,7 @@ class Client(dist.Store):
             finally:
                 self.socket.settimeout(self.seconds)
         if answer != b"\0":
-            raise StoreError("nobody has set %s in the store at %s:%d for %d s" % ((keys,) + self.address + (seconds,)))
+            raise StoreError("no rank has set %s in the store at %s:%d in %d s" % ((keys,) + self.address + (seconds,)))
 
     def delete_key(self, key: Any) -> bool:
         with self.exchange():

@@ -20,12 +20,12 @@ class Undo:
         self.state = state
         self.is_needed = True  # True if windows have operations in them, or if this is not known yet
         self.kept = None  # (tensors by path, the rest as bytes)
-        self.said_why_not = False
+        self.has_reported_why_not = False
 
     def keep(self) -> None:
         """Copies what the window is to change, if an operation in it may fail. After one failure no copy is tried
         again."""
-        if not self.is_needed or self.said_why_not:
+        if not self.is_needed or self.has_reported_why_not:
             return
         try:
             leaves = self.state.leaves()
@@ -48,7 +48,7 @@ class Undo:
 
     def is_off(self, why: str) -> None:
         """Disables copies for all later steps, and logs the reason."""
-        self.said_why_not = True
+        self.has_reported_why_not = True
         _link.say(why)
 
     def take_back(self) -> bool:

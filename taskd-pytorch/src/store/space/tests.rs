@@ -127,7 +127,7 @@ fn whatever_sets_a_key_ends_waits_and_what_sets_nothing_does_not() {
     let answer = room.ask(2, Request::CompareSet { key: b"k", expected: b"no", value: b"1" });
     assert_eq!(&answer[8..], b"no");
     assert!(room.woken().is_empty(), "torch's server wakes it, and it finds nothing");
-    assert_eq!(room.ask(2, Request::NumKeys), 0i64.to_le_bytes(), "who is only waited for is no key");
+    assert_eq!(room.ask(2, Request::NumKeys), 0i64.to_le_bytes(), "a key that is only waited for does not count");
 }
 
 #[test]
@@ -165,7 +165,7 @@ fn waits_of_50000_clients_are_removed_in_linear_time() {
     }
     room.set("barrier", "1");
     room.set("x", "1");
-    assert_eq!(room.woken(), [clients - 1], "who has not given up");
+    assert_eq!(room.woken(), [clients - 1], "the client that has not given up");
     room.ask(0, Request::DeleteKey { key: b"barrier" });
     room.ask(0, Request::DeleteKey { key: b"x" });
     assert!(room.is_empty());
@@ -180,8 +180,8 @@ fn queue_value_wakes_one_waiting_client() {
     }
     assert!(room.wait(4, &["q", "other"]).is_empty());
     room.push("q");
-    assert_eq!(room.woken(), [1], "who came first");
-    assert_eq!(room.wait(1, &["q"]), [STOP_WAITING], "nobody has taken it");
+    assert_eq!(room.woken(), [1], "the client that came first");
+    assert_eq!(room.wait(1, &["q"]), [STOP_WAITING], "no client has taken it");
     assert_eq!(
         room.ask(1, Request::QueuePop { key: b"q" }),
         [&1i64.to_le_bytes()[..], &1u64.to_le_bytes(), b"x"].concat()
@@ -189,7 +189,7 @@ fn queue_value_wakes_one_waiting_client() {
     assert!(room.wait(1, &["k"]).is_empty());
     room.push("q");
     room.push("q");
-    assert_eq!(room.woken(), [2, 3], "and not the one who waits for something else by now");
+    assert_eq!(room.woken(), [2, 3], "and not the one that waits for something else by now");
     room.push("q");
     room.push("q");
     assert!(room.woken().is_empty(), "several values of one queue are not the other key");

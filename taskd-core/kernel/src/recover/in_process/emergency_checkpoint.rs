@@ -1,7 +1,7 @@
 //! Emergency checkpoint: survivors save the newest complete step before a restart, before the end, or on request.
 
 use super::checkpoint_shards::{self, Shares};
-use super::replicas::{is_alone, proven_sets, that_differ, told_sharded};
+use super::replicas::{is_alone, proven_sets, reported_sharded, that_differ};
 use super::{
     ABORT, JOIN, Limits, NEEDED, RESUME, SYNC_STATE, can_be_told, compare_replicas, give_up, join, may_still_run,
     repair_and_resume, states_of,
@@ -218,7 +218,7 @@ fn savers(incident: &Incident, view: &View, lost: &BTreeSet<Rank>) -> Result<BTr
     };
     let ranks = || view.world.members().keys().copied();
     let kept: BTreeSet<Rank> = ranks().filter(|rank| refusal(*rank).is_ok()).collect();
-    let sharded = told_sharded(&kept, view);
+    let sharded = reported_sharded(&kept, view);
     for set in proven_sets(view, sharded.is_some()) {
         if set.is_disjoint(&kept) {
             let why = set.iter().find_map(|rank| refusal(*rank).err()).unwrap_or_default();

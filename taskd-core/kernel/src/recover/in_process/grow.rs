@@ -1,6 +1,6 @@
 //! Brings absent ranks back into a running world.
 
-use super::replacements::{self, Newcomers};
+use super::replacements::{self, Replacements};
 use super::replicas::can_give;
 use super::{Limits, cannot_shrink, missing_services, survivors};
 use crate::job::{Counted, Member, NodeId, Rank, Role};
@@ -80,8 +80,8 @@ impl RecoveryStrategy for Grow {
             }));
         }));
         let reason = format!("{} ranks rejoin the {} training ranks", coming.len(), kept.len());
-        let newcomers = Newcomers { world, kept, coming, stop: Vec::new(), services };
-        Ok(newcomers.proposal(view, &self.limits, Cost::downtime(DOWNTIME), Counted::No, reason))
+        let replacements = Replacements { world, kept, coming, stop: Vec::new(), services };
+        Ok(replacements.proposal(view, &self.limits, Cost::downtime(DOWNTIME), Counted::No, reason))
     }
 
     fn advance(&self, run: &PlanExecution, view: &View) -> Advance {

@@ -205,8 +205,8 @@ fn join_if_of_use(run: &PlanExecution, view: &View, limits: &Limits) -> Advance 
 /// The reason why no common step can be reached.
 fn repairs(run: &PlanExecution, view: &View) -> Result<Repairs, String> {
     let states = states_of(&run.done);
-    let newcomers = view.world.members().keys().filter(|rank| !states.contains_key(rank)).copied().collect();
-    state_sync::plan(&states, &newcomers, &proven_sets(view, false), &view.world)
+    let replacements = view.world.members().keys().filter(|rank| !states.contains_key(rank)).copied().collect();
+    state_sync::plan(&states, &replacements, &proven_sets(view, false), &view.world)
 }
 
 /// After the state sync, and before any rank trains on: checks that replicas have equal checksums. The checksums that

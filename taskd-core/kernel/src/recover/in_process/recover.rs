@@ -1,6 +1,6 @@
 //! Restarts lost ranks, in place or on other hosts, with the state of a replica; the other ranks stay.
 
-use super::replacements::{self, Newcomers, lost};
+use super::replacements::{self, Replacements, lost};
 use super::replicas::can_give;
 use super::{Limits, cannot_replace, may_still_run, missing_services, survivors};
 use crate::job::{Counted, Name, NodeId, Rank, Role};
@@ -106,8 +106,8 @@ impl RecoveryStrategy for Recover {
         let places = if self.in_place { "in place" } else { "on another host" };
         let (number, of) = (lost.len(), world.size());
         let reason = format!("{number} of {of} ranks restart {places}, the others keep their state");
-        let newcomers = Newcomers { world, kept, stop: may_still_run(view, &lost), coming: lost, services };
-        Ok(newcomers.proposal(view, &self.limits, self.cost(), Counted::Yes, reason))
+        let replacements = Replacements { world, kept, stop: may_still_run(view, &lost), coming: lost, services };
+        Ok(replacements.proposal(view, &self.limits, self.cost(), Counted::Yes, reason))
     }
 
     fn advance(&self, run: &PlanExecution, view: &View) -> Advance {

@@ -14,7 +14,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 /// A set of ranks to start, and the world that they join.
-pub(super) struct Newcomers {
+pub(super) struct Replacements {
     /// The next world, with kept and new ranks.
     pub(super) world: Arc<World>,
     /// Ranks that keep their process.
@@ -27,7 +27,7 @@ pub(super) struct Newcomers {
     pub(super) services: Vec<StartOrder>,
 }
 
-impl Newcomers {
+impl Replacements {
     pub(super) fn proposal(
         self,
         view: &View,
@@ -36,7 +36,7 @@ impl Newcomers {
         counted: Counted,
         reason: String,
     ) -> Proposal {
-        let Newcomers { world, kept, coming, stop, services } = self;
+        let Replacements { world, kept, coming, stop, services } = self;
         let is_in_their_way = !stop.is_empty();
         let start = start(view, &world, &coming, services, limits);
         let mut stages = vec![give_up(&world, &kept, stop, limits.give_up)];

@@ -84,7 +84,7 @@ pub(super) fn can_give(kept: &BTreeSet<Rank>, coming: &BTreeSet<Rank>, view: &Vi
         if set.is_disjoint(kept) {
             return Err(format!("no replica of {rank} is left"));
         }
-        if let Some(what) = told_sharded(set.intersection(kept), view) {
+        if let Some(what) = reported_sharded(set.intersection(kept), view) {
             return Err(no_copy(what, *rank));
         }
         for proven in view.replicas.split(&set) {
@@ -99,7 +99,7 @@ pub(super) fn can_give(kept: &BTreeSet<Rank>, coming: &BTreeSet<Rank>, view: &Vi
 }
 
 /// Returns the name of an object that one of these ranks has reported as sharded (without a copy on another rank).
-pub(super) fn told_sharded<'a>(ranks: impl IntoIterator<Item = &'a Rank>, view: &View) -> Option<&str> {
+pub(super) fn reported_sharded<'a>(ranks: impl IntoIterator<Item = &'a Rank>, view: &View) -> Option<&str> {
     let links = ranks.into_iter().filter_map(|rank| view.proc(&Role::Rank(*rank))?.link.as_ref());
     links.flat_map(|link| &link.sharded).map(String::as_str).next()
 }

@@ -1,7 +1,7 @@
 //! Removes lost ranks from the world; the survivors train on without them.
 
 use super::replacements::{lost, wants_to_grow};
-use super::replicas::{is_alone, proven_sets, told_sharded};
+use super::replicas::{is_alone, proven_sets, reported_sharded};
 use super::{
     ABORT, JOIN, Limits, cannot_shrink, compare_replicas, join_if_of_use, may_still_run, meet_anew, missing_services,
     repair_and_resume, states_of, survivors,
@@ -91,7 +91,7 @@ impl RecoveryStrategy for Shrink {
             can_not_be_whole(incident, view, &lost)?;
         }
         let lives = view.world.members().keys().filter(|rank| !lost.contains(rank));
-        if let Some(what) = told_sharded(lives, view) {
+        if let Some(what) = reported_sharded(lives, view) {
             return Err(a_part_is_lost(what).into());
         }
         let leaving = with_replicas(&lost, view)?;

@@ -43,18 +43,18 @@ pub(super) struct Repairs {
 /// The reason why there is no such step, in one sentence.
 pub(super) fn plan(
     states: &BTreeMap<Rank, WorkerState>,
-    newcomers: &BTreeSet<Rank>,
+    replacements: &BTreeSet<Rank>,
     sets: &[BTreeSet<Rank>],
     world: &World,
 ) -> Result<Repairs, String> {
-    let whole = states.iter().filter(|(rank, state)| state.is_whole() && !newcomers.contains(*rank));
+    let whole = states.iter().filter(|(rank, state)| state.is_whole() && !replacements.contains(*rank));
     let step = whole.map(|(_, state)| state.next_step()).max();
     let step =
         step.ok_or("every replica was interrupted in its commit window: no rank has the state of one step in memory")?;
     let mut places: BTreeMap<Rank, Place> = BTreeMap::new();
     for set in sets {
         let has_it = |state: &&WorkerState| state.is_whole() && state.next_step() == step;
-        let state_of = |rank: &Rank| states.get(rank).filter(|_| !newcomers.contains(rank)).filter(has_it);
+        let state_of = |rank: &Rank| states.get(rank).filter(|_| !replacements.contains(rank)).filter(has_it);
         let members = set.iter().copied().filter(|rank| world.members().contains_key(rank));
         let (have, lack): (Vec<Rank>, Vec<Rank>) = members.partition(|rank| state_of(rank).is_some());
         let sources = have.iter().filter_map(|rank| Some((*rank, state_of(rank)?))).collect();

@@ -81,7 +81,7 @@ fn survivors_abort_while_the_lost_rank_is_started_to_join_them() {
     let first = &proposal.stages[0];
     let told: Vec<_> = directives(first).into_iter().map(|(proc, what)| (proc, what.name())).collect();
     assert_eq!(told, [(ProcId::rank(0, 1), "abort"), (ProcId::rank(2, 1), "abort")]);
-    let batch = started(first).expect("the newcomer starts at once: nobody is in its way");
+    let batch = started(first).expect("the replacement starts at once: no process is in its way");
     assert_eq!(batch.starts.iter().map(|o| o.proc.clone()).collect::<Vec<_>>(), [ProcId::rank(1, 2)]);
     assert_eq!(batch.starts[0].spec.env.get(JOIN_VARIABLE).map(String::as_str), Some("2"));
     assert!(!first.actions.iter().any(|a| matches!(a, Action::Stop { .. })));
@@ -318,8 +318,11 @@ fn an_absent_rank_of_an_aborted_grow_returns_by_another_recovery() {
     scene.view.world = entered(&grow);
     assert!(Grow::new().propose(&incident, &scene.view).is_err_and(|why| why.reason == "no rank is absent"));
     let again = Recover::in_place().propose(&incident, &scene.view).expect("a proposal");
-    let newcomers = again.stages.iter().find_map(started).expect("somebody starts");
-    assert_eq!(newcomers.starts.iter().map(|order| order.proc.role.clone()).collect::<Vec<_>>(), [Role::Rank(Rank(1))]);
+    let replacements = again.stages.iter().find_map(started).expect("somebody starts");
+    assert_eq!(
+        replacements.starts.iter().map(|order| order.proc.role.clone()).collect::<Vec<_>>(),
+        [Role::Rank(Rank(1))]
+    );
     assert!(
         Restart::new().propose(&incident, &scene.view).is_ok(),
         "if that is not allowed: the job does not end over a wish"

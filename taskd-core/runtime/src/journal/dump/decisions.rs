@@ -41,13 +41,13 @@ pub(super) fn write_life(life: &Life, out: &mut dyn Write) -> io::Result<()> {
         {
             // 0 if the writer did not record the time.
             context.calendar = (header.started_unix_ms > 0).then_some((step.now, header.started_unix_ms));
-            let (job, ranks) = (header.whose(), header.ranks);
+            let (job, ranks) = (header.job_name(), header.ranks);
             let begun = format!("start {start} of the supervisor of job {job}, {ranks} ranks");
             line(out, "", &format!("{}  {begun}", context.time(step.now)))?;
         }
-        context.hear(&step);
-        for told in context.told(&step) {
-            line(out, "", &format!("{}  {told}", context.time(step.now)))?;
+        context.take(&step);
+        for text in context.lines_of(&step) {
+            line(out, "", &format!("{}  {text}", context.time(step.now)))?;
         }
     }
     steps.problems().iter().try_for_each(|problem| line(out, "! ", problem))?;
@@ -63,16 +63,16 @@ impl Context {
         wall.unwrap_or_else(|| format!("{at:>24}"))
     }
 
-    fn hear(&mut self, step: &Step) {
+    fn take(&mut self, step: &Step) {
         match &step.input {
             Some(Input::WallClock { unix_ms }) => self.calendar = Some((step.now, *unix_ms)),
-            Some(Input::Listed(listing)) => listing.procs.iter().for_each(|status| self.hear_of(status)),
-            Some(Input::Changed(Change::Proc(status))) => self.hear_of(status),
+            Some(Input::Listed(listing)) => listing.procs.iter().for_each(|status| self.take_status(status)),
+            Some(Input::Changed(Change::Proc(status))) => self.take_status(status),
             _ => {}
         }
     }
 
-    fn hear_of(&mut self, status: &ProcStatus) {
+    fn take_status(&mut self, status: &ProcStatus) {
         if let Some(pid) = status.pid {
             // Only the newest process of a role is kept: no fault is attributed to an older one any more.
             self.procs
@@ -81,7 +81,7 @@ impl Context {
         }
     }
 
-    fn told(&self, step: &Step) -> Vec<String> {
+    fn lines_of(&self, step: &Step) -> Vec<String> {
         let input = step.input.iter().filter(|input| match input {
             Input::Ordered(_) | Input::Slept { .. } => true,
             Input::Requested(request) => !matches!(request, Request::Fault(_)), // reported as an incident

@@ -2,7 +2,7 @@
 //! never accepts a wrong checksum, and returns what was written.
 
 use super::super::form::{read_compact, read_named, write_compact, write_named};
-use super::super::steps::{Told, ToldRef};
+use super::super::steps::{InputRecord, InputRecordRef};
 use super::*;
 use crate::detect::{Damage, Evidence, Fault, FaultClass, Suspect};
 use crate::job::{CommandId, Domain, Exit, Generation, Incarnation, Name, NodeId, ProcId, Role, Termination};
@@ -110,7 +110,7 @@ proptest! {
 
     #[test]
     fn any_payload_decodes_or_not_but_never_panics(bytes in vec(any::<u8>(), 0..100)) {
-        let _ = read_named::<Told>(&bytes);
+        let _ = read_named::<InputRecord>(&bytes);
         let _ = read_named::<Snapshot>(&bytes);
         let _ = read_compact::<Vec<Observation>>(&bytes);
     }
@@ -152,14 +152,14 @@ proptest! {
     #[test]
     fn inputs_and_commands_come_back_as_they_were(input in input(), commands in vec(command(), 0..3)) {
         let write = |input: &Input, commands: &[Command]| {
-            let told = ToldRef { input, commands };
+            let reported = InputRecordRef { input, commands };
             let mut bytes = Vec::new();
-            encode(&mut bytes, Kind::Step, Seq(7), JobTime::from_nanos(9), |out| write_named(out, &told)).map(|()| bytes)
+            encode(&mut bytes, Kind::Step, Seq(7), JobTime::from_nanos(9), |out| write_named(out, &reported)).map(|()| bytes)
         };
         let bytes = write(&input, &commands).expect("it has a form");
         let [record] = read(&bytes)[..] else { panic!("one record") };
         prop_assert_eq!((record.kind, record.seq, record.now), (Kind::Step, Seq(7), JobTime::from_nanos(9)));
-        let back: Told = read_named(record.payload).expect("it was encoded");
+        let back: InputRecord = read_named(record.payload).expect("it was encoded");
         prop_assert_eq!(format!("{:?}", (&back.input, &back.commands)), format!("{:?}", (&input, &commands)));
         let again = write(&back.input, &back.commands).expect("it has a form");
         prop_assert!(again == bytes, "bit for bit, also where a figure is not a number");

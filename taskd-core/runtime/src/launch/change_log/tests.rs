@@ -127,7 +127,7 @@ fn change_log_at_its_bounds_drops_the_oldest_and_counts_them() {
     }
     let listed: Vec<ProcId> = log.listing().procs.into_iter().map(|p| p.proc).collect();
     assert_eq!(listed, [ProcId::rank(1, 1), ProcId::rank(2, 1)]);
-    assert!(!push(&log, 0, exited(0)), "also what was given up is not told twice");
+    assert!(!push(&log, 0, exited(0)), "also what was given up is not reported twice");
 
     for change in [node("c", NodeState::Left), node("b", NodeState::Ready), node("a", NodeState::Left)] {
         assert!(log.push(change));
@@ -226,9 +226,9 @@ proptest! {
         let mut procs: BTreeMap<ProcId, ProcStatus> =
             joined.procs.into_iter().map(|p| (p.proc.clone(), p)).collect();
         if joined.revision != last.revision {
-            let (told, next) = runtime.block_on(log.after(joined.revision)).unwrap();
+            let (reported, next) = runtime.block_on(log.after(joined.revision)).unwrap();
             prop_assert_eq!(next, last.revision);
-            for change in told {
+            for change in reported {
                 if let Change::Proc(p) = change {
                     let before = procs.insert(p.proc.clone(), p.clone());
                     prop_assert!(before.is_none_or(|old| may_follow(&old.phase, &p.phase)));

@@ -1,7 +1,7 @@
 //! Configuration of the observation of external processes, and its errors.
 
 use super::ExternalProcs;
-use super::discovery::{Finder, Whose};
+use super::discovery::{Finder, Selection};
 use super::exit::Key;
 use super::poll_task::Follower;
 use super::registry::Shared;
@@ -87,8 +87,8 @@ impl ExternalProcsBuilder {
         if self.variable.is_empty() || self.variable.contains(['=', '\0']) {
             return Err(ExternalError::Variable(self.variable));
         }
-        let whose = self.given.whose()?;
-        let mut finder = Finder::new(whose, self.variable, self.processes_max);
+        let selection = self.given.selection()?;
+        let mut finder = Finder::new(selection, self.variable, self.processes_max);
         let looked = tokio::task::spawn_blocking(move || (finder.look(), finder)).await;
         let (look, finder) = looked.map_err(|error| ExternalError::Listing(io::Error::other(error)))?;
         let shared = Arc::new(Shared::new(self.node.unwrap_or_else(this_host), self.ranks_max));
@@ -103,19 +103,19 @@ impl ExternalProcsBuilder {
 impl Given {
     /// Resolves the given pids to the processes that have them now, so that a process that gets one of these pids later
     /// is not mistaken for one of them.
-    fn whose(self) -> Result<Whose, ExternalError> {
+    fn selection(self) -> Result<Selection, ExternalError> {
         let number = |pid: u32| i32::try_from(pid).ok().filter(|pid| *pid > 0).ok_or(ExternalError::NoProcess { pid });
         let running = |pid: u32| {
             let key = Key::of(number(pid)?).filter(|key| !key.is_over());
             key.ok_or(ExternalError::NoProcess { pid })
         };
         Ok(match self {
-            Given::Below(pid) => Whose::Below(running(pid)?),
-            Given::Cgroup(dir) => Whose::Cgroup(dir),
+            Given::Below(pid) => Selection::Below(running(pid)?),
+            Given::Cgroup(dir) => Selection::Cgroup(dir),
             Given::Named(pids) if pids.is_empty() => return Err(ExternalError::Nobody),
             Given::Named(pids) => {
                 let find = |(rank, pid): (Rank, u32)| running(pid).map(|key| (rank, key));
-                Whose::Named(pids.into_iter().map(find).collect::<Result<_, _>>()?)
+                Selection::Named(pids.into_iter().map(find).collect::<Result<_, _>>()?)
             }
         })
     }

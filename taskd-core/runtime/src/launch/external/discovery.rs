@@ -19,7 +19,7 @@ const LIFELINE: &str = "TASKD_LIFELINE";
 
 /// The processes among which ranks are searched for.
 #[derive(Clone, Debug)]
-pub(super) enum Whose {
+pub(super) enum Selection {
     /// Exactly these processes, by rank.
     Named(BTreeMap<Rank, Key>),
     /// The descendants of this process that carry a rank in their environment.
@@ -57,7 +57,7 @@ pub(super) struct Look {
 /// Scanner for ranks.
 #[derive(Debug)]
 pub(super) struct Finder {
-    pub(super) whose: Whose,
+    pub(super) selection: Selection,
     pub(super) variable: String,
     pub(super) processes_max: usize,
     /// Processes found before, so that each is returned as new only once.
@@ -80,8 +80,8 @@ struct Environ {
 }
 
 impl Finder {
-    pub(super) const fn new(whose: Whose, variable: String, processes_max: usize) -> Finder {
-        Finder { whose, variable, processes_max, known: BTreeMap::new() }
+    pub(super) const fn new(selection: Selection, variable: String, processes_max: usize) -> Finder {
+        Finder { selection, variable, processes_max, known: BTreeMap::new() }
     }
 
     /// Scans the processes that exist now.
@@ -90,10 +90,10 @@ impl Finder {
     /// Fails if the cgroup cannot be read.
     pub(super) fn look(&mut self) -> io::Result<Look> {
         let mut look = Look::default();
-        let ranks = match self.whose.clone() {
-            Whose::Named(keys) => named(&keys),
-            Whose::Below(root) => self.below(root, &mut look),
-            Whose::Cgroup(dir) => self.in_cgroup(&dir, &mut look)?,
+        let ranks = match self.selection.clone() {
+            Selection::Named(keys) => named(&keys),
+            Selection::Below(root) => self.below(root, &mut look),
+            Selection::Cgroup(dir) => self.in_cgroup(&dir, &mut look)?,
         };
         self.known.retain(|key, _| ranks.contains_key(key));
         for (key, Carrier { rank, may_read, page }) in ranks {

@@ -71,7 +71,7 @@ impl EndWatch {
     }
 
     /// Returns true if the kernel reports the end; otherwise the process is polled.
-    pub(super) const fn is_told(&self) -> bool {
+    pub(super) const fn is_reported(&self) -> bool {
         self.pidfd.is_some()
     }
 
@@ -125,7 +125,7 @@ mod tests {
     async fn a_termination_is_reported_before_the_process_is_reaped() {
         let (mut child, key) = sh("exec sleep 600");
         let watch = EndWatch::new(key, true);
-        assert!(watch.is_told());
+        assert!(watch.is_reported());
         child.kill().unwrap();
         watch.ended(EVERY).await;
         assert_eq!(watch.how().await, KILLED);
@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn once_it_is_reaped_the_kernels_record_tells_where_there_is_one() {
+    async fn reaped_process_has_its_exit_from_the_kernels_record_if_any() {
         let (mut child, key) = sh("exit 7");
         let watch = EndWatch::new(key, true);
         child.wait().unwrap();
@@ -151,7 +151,7 @@ mod tests {
         assert_eq!(watch.how().await, Termination::Code(3));
         child.wait().unwrap();
         watch.ended(EVERY).await;
-        assert_eq!(watch.how().await, Termination::Unknown, "gone, and nobody kept it");
+        assert_eq!(watch.how().await, Termination::Unknown, "gone, and no process kept it");
     }
 
     #[tokio::test]
@@ -167,7 +167,7 @@ mod tests {
     async fn a_later_process_with_the_number_is_not_it() {
         let (mut child, key) = sh("exec sleep 600");
         let earlier = EndWatch::new(Key { start_time: key.start_time - 1, ..key }, true);
-        assert!(!earlier.is_told());
+        assert!(!earlier.is_reported());
         earlier.ended(EVERY).await;
         assert_eq!(earlier.how().await, Termination::Unknown);
         child.kill().unwrap();

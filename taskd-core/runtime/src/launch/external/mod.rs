@@ -53,7 +53,7 @@ use tokio::task::JoinSet;
 /// [`Termination::Unknown`](crate::job::Termination::Unknown).
 ///
 /// A job's own launcher stops all ranks once one has failed. A rank that ends by SIGTERM or SIGKILL after another
-/// has failed is therefore reported with an error that says so and that is marked as a consequence
+/// has failed is therefore reported with an error that states this and that is marked as a consequence
 /// ([`follow_up`](crate::job::ErrorReport::follow_up)).
 ///
 /// The exit includes the end of standard error if that is a file to which no other rank writes

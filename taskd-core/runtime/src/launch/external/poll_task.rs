@@ -2,7 +2,7 @@
 //!
 //! It reads outside the async runtime's threads, and never acts on a process.
 
-use super::discovery::{Finder, Look, Whose};
+use super::discovery::{Finder, Look, Selection};
 use super::exit::EndWatch;
 use super::registry::{Process, Shared, Watching, stopped_report};
 use crate::job::{Exit, Termination};
@@ -57,7 +57,7 @@ impl Follower {
     /// Scans periodically.
     pub(super) async fn follow(mut self, finder: Finder) {
         let mut ticks = Ticks::new(self.every);
-        let mut finder = Some(finder).filter(|finder| !matches!(finder.whose, Whose::Named(_))); // known already
+        let mut finder = Some(finder).filter(|finder| !matches!(finder.selection, Selection::Named(_))); // known already
         loop {
             tokio::select! {
                 biased;
@@ -74,7 +74,7 @@ impl Follower {
                     for text in self.shared.ooms().unexplained(std::time::Instant::now()) {
                         tracing::warn!("{text}");
                     }
-                    self.tell_if_gone(finder.is_some());
+                    self.report_if_gone(finder.is_some());
                 }
             }
         }
@@ -92,7 +92,7 @@ impl Follower {
     }
 
     /// Publishes the end of the observation: the watched processes are gone, and the ends of all ranks are reported.
-    fn tell_if_gone(&self, looks: bool) {
+    fn report_if_gone(&self, looks: bool) {
         let waited = self.gone.is_some_and(|gone| gone.elapsed() >= LAST_ENDS_WITHIN);
         if waited || (!looks && self.shared.running().is_empty()) {
             self.shared.watching.send_if_modified(|now| {
@@ -108,7 +108,7 @@ impl Follower {
         let watch = EndWatch::new(process.key, process.may_read);
         let pid = Pid::from_raw(process.key.pid);
         let oom_place = pid.and_then(|pid| shared.ooms().place_of(pid));
-        shared.count(|counts| counts.looked_for += u64::from(!watch.is_told()));
+        shared.count(|counts| counts.looked_for += u64::from(!watch.is_reported()));
         self.ends.spawn(async move {
             watch.ended(every).await;
             let how = watch.how().await;

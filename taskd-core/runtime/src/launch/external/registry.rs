@@ -125,7 +125,7 @@ impl Shared {
         let process = Arc::new(Process { proc, key, may_read, page, streams });
         book.ranks.insert(rank, Entry { latest: Arc::clone(&process), runs: true, waiting: None });
         book.failed = None; // a new round: an earlier failure explains nothing in it
-        self.tell(&process, Phase::Running); // under the lock, so that the history has the table's order
+        self.report(&process, Phase::Running); // under the lock, so that the history has the table's order
         Some(process)
     }
 
@@ -137,7 +137,7 @@ impl Shared {
         let entry = book.ranks.get_mut(&rank)?;
         entry.runs = false;
         let waiting = entry.waiting.take().filter(|found| found.key.stat().is_some_and(|stat| !stat.is_zombie()));
-        self.tell(process, Phase::Exited(Box::new(exit)));
+        self.report(process, Phase::Exited(Box::new(exit)));
         drop(book);
         waiting.and_then(|found| self.admit(found))
     }
@@ -146,12 +146,12 @@ impl Shared {
     /// itself, which is then recorded as the first failure if there was none.
     pub(super) fn stopped_after(&self, rank: Rank, how: Termination) -> Option<Rank> {
         // Of two ends in quick succession, the second may be reported first.
-        let untold =
+        let unreported =
             || self.running().into_iter().filter(|other| other.key.is_over()).filter_map(|o| o.proc.role.rank());
-        let untold = if is_sigterm(how) { untold().find(|other| *other != rank) } else { None };
+        let unreported = if is_sigterm(how) { unreported().find(|other| *other != rank) } else { None };
         let mut book = self.book();
         if book.failed.is_none() && !how.is_success() {
-            book.failed = untold.or(Some(rank));
+            book.failed = unreported.or(Some(rank));
         }
         book.failed.filter(|first| *first != rank && is_a_stop(how))
     }
@@ -164,7 +164,7 @@ impl Shared {
         id(process).is_some_and(|own| others.map(|entry| id(&entry.latest)).all(|other| other != Some(own)))
     }
 
-    fn tell(&self, process: &Process, phase: Phase) {
+    fn report(&self, process: &Process, phase: Phase) {
         let Key { pid, start_time } = process.key;
         self.log.push(Change::Proc(
             ProcStatus::new(process.proc.clone(), Name::from(format!("{pid}:{start_time}")), phase)
@@ -211,7 +211,7 @@ mod tests {
         Found { rank: Rank(rank), key, may_read: true, page: None, streams: [None, None] }
     }
 
-    fn told(shared: &Shared) -> Vec<(ProcId, bool)> {
+    fn reported(shared: &Shared) -> Vec<(ProcId, bool)> {
         shared.log.listing().procs.into_iter().map(|status| (status.proc, status.phase.is_exited())).collect()
     }
 
@@ -222,7 +222,7 @@ mod tests {
         assert!(shared.ended(&first, Exit::new(KILL)).is_none());
         let second = shared.admit(found(2)).unwrap();
         assert_eq!(second.proc, ProcId::rank(2, 2));
-        assert_eq!(told(&shared), [(ProcId::rank(2, 1), true), (ProcId::rank(2, 2), false)]);
+        assert_eq!(reported(&shared), [(ProcId::rank(2, 1), true), (ProcId::rank(2, 2), false)]);
         assert_eq!(shared.running().len(), 1);
     }
 
@@ -231,7 +231,7 @@ mod tests {
         let shared = shared();
         let first = shared.admit(found(0)).unwrap();
         assert!(shared.admit(found(0)).is_none());
-        assert_eq!(told(&shared).len(), 1);
+        assert_eq!(reported(&shared).len(), 1);
         let second = shared.ended(&first, Exit::new(KILL)).unwrap();
         assert_eq!((second.proc.clone(), shared.counts().doubles), (ProcId::rank(0, 2), 1));
     }
@@ -249,17 +249,21 @@ mod tests {
     fn ranks_out_of_bounds_are_counted_and_left_alone() {
         let shared = shared();
         assert!(shared.admit(found(4)).is_none());
-        assert_eq!((told(&shared).len(), shared.counts().ranks_out_of_bounds), (0, 1));
+        assert_eq!((reported(&shared).len(), shared.counts().ranks_out_of_bounds), (0, 1));
     }
 
     #[test]
     fn a_stopped_rank_is_attributed_to_the_rank_that_failed_first() {
         let shared = shared();
         let first = shared.admit(found(1)).unwrap();
-        assert_eq!(shared.stopped_after(Rank(1), KILL), None, "nobody has failed before");
+        assert_eq!(shared.stopped_after(Rank(1), KILL), None, "no rank has failed before");
         assert_eq!(shared.stopped_after(Rank(0), TERM), Some(Rank(1)));
         assert_eq!(shared.stopped_after(Rank(3), KILL), Some(Rank(1)));
-        assert_eq!(shared.stopped_after(Rank(2), Termination::Code(1)), None, "nobody stops a rank with an exit code");
+        assert_eq!(
+            shared.stopped_after(Rank(2), Termination::Code(1)),
+            None,
+            "a rank is not stopped with an exit code"
+        );
         assert!(shared.ended(&first, Exit::new(KILL)).is_none());
         shared.admit(found(1)).unwrap();
         assert_eq!(shared.stopped_after(Rank(0), TERM), None, "in a new round it would be the first");

@@ -159,12 +159,12 @@ mod tests {
         let (memory, page) = Page::create(0, 1, 7, 0).unwrap();
         page.pid.store(std::process::id(), Ordering::Release);
         let mut source = source(Some(format!("/proc/self/fd/{}", memory.as_raw_fd()).into()));
-        assert_eq!(signals(&mut source), [], "it has not said anything yet");
+        assert_eq!(signals(&mut source), [], "it has reported nothing yet");
         page.step.store(12, Ordering::Release);
         page.step_at.store(1, Ordering::Release);
         page.beat_at.store(2, Ordering::Release);
         assert_eq!(signals(&mut source), [Signal::Progress { step: 12 }, Signal::Heartbeat]);
-        assert_eq!(signals(&mut source), [], "nothing is told twice");
+        assert_eq!(signals(&mut source), [], "nothing is reported twice");
     }
 
     #[tokio::test]
@@ -180,11 +180,11 @@ mod tests {
         let mut source = source(None);
         assert_eq!(signals(&mut source).len(), 1, "there is nothing to compare with yet");
         tokio::time::advance(CPU_EVERY).await;
-        let told = source.read();
+        let state = source.read();
         let is_sound = |value: f64| value.is_finite() && value >= 0.0;
         assert!(
-            told.iter().any(|fact| matches!(&fact.signal, Signal::Metric { name, value } if *name == CPU_PERCENT && is_sound(*value))),
-            "{told:?}"
+            state.iter().any(|fact| matches!(&fact.signal, Signal::Metric { name, value } if *name == CPU_PERCENT && is_sound(*value))),
+            "{state:?}"
         );
     }
 }

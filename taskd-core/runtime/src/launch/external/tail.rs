@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn a_progress_bar_tells_as_it_moves() {
+    fn a_moving_progress_bar_is_reported() {
         let (_dir, path, mut tail) = log();
         add(&path, "\rstep 1 |#   |\rstep 2 |##  |");
         assert_eq!(newest(&mut tail), Some(1), "the other may have more digits");

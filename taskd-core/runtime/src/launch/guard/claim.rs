@@ -115,9 +115,9 @@ mod tests {
         let mut command = other.command(python::system());
         command.args(["-c", bind, &name]).stdin(std::process::Stdio::piped()).stdout(std::process::Stdio::piped());
         let mut theirs = command.spawn().unwrap();
-        let mut said = String::new();
-        BufReader::new(theirs.stdout.take().unwrap()).read_line(&mut said).unwrap();
-        assert_eq!(said, "bound\n", "there the name is free");
+        let mut text = String::new();
+        BufReader::new(theirs.stdout.take().unwrap()).read_line(&mut text).unwrap();
+        assert_eq!(text, "bound\n", "there the name is free");
         let claimed = claim((here.dev(), here.ino()));
         drop(theirs.stdin.take()); // it ends
         theirs.wait().unwrap();

@@ -41,11 +41,11 @@ fn pidfd(pid: Pid) -> io::Result<Option<OwnedFd>> {
 /// Starts a thread that waits for the child without reaping it, and then writes to the returned eventfd.
 fn child_by_thread(pid: Pid) -> io::Result<OwnedFd> {
     let ended = rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
-    let tell = ended.try_clone()?;
+    let signal = ended.try_clone()?;
     std::thread::Builder::new().name("taskd-child".into()).stack_size(STACK_BYTES).spawn(move || {
         let options = WaitIdOptions::EXITED | WaitIdOptions::NOWAIT;
         while matches!(rustix::process::waitid(WaitId::Pid(pid), options), Err(Errno::INTR)) {}
-        let _ = rustix::io::write(&tell, &1u64.to_ne_bytes()); // the first write to an eventfd cannot fail
+        let _ = rustix::io::write(&signal, &1u64.to_ne_bytes()); // the first write to an eventfd cannot fail
     })?;
     Ok(ended)
 }
@@ -114,7 +114,7 @@ mod tests {
     }
 
     /// Returns true if the end is reported within the time.
-    fn is_told(end: &OwnedFd, limit: Duration) -> bool {
+    fn is_signalled(end: &OwnedFd, limit: Duration) -> bool {
         let limit = Timespec::try_from(limit).unwrap();
         rustix::event::poll(&mut [PollFd::new(end, PollFlags::IN)], Some(&limit)).unwrap() == 1
     }
@@ -124,9 +124,9 @@ mod tests {
         for wait_for in [child, child_by_thread] {
             let (mut process, pid) = start();
             let end = wait_for(pid).unwrap();
-            assert!(!is_told(&end, Duration::ZERO));
+            assert!(!is_signalled(&end, Duration::ZERO));
             drop(process.stdin.take());
-            assert!(is_told(&end, Duration::from_secs(20)));
+            assert!(is_signalled(&end, Duration::from_secs(20)));
             assert!(process.wait().unwrap().success());
         }
     }

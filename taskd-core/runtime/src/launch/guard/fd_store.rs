@@ -72,6 +72,10 @@ mod tests {
         assert_ne!(keeps.of(&rank(0), Kept::State).unwrap(), Some(first));
         assert_eq!(keeps.of(&Role::Service(Name::new("store")), Kept::Own).unwrap(), None);
         keeps.drop_unused();
-        assert_eq!(keeps.0.keys().collect::<Vec<_>>(), [&(rank(0), Kept::Own)], "nobody has written into the others");
+        assert_eq!(
+            keeps.0.keys().collect::<Vec<_>>(),
+            [&(rank(0), Kept::Own)],
+            "no process has written into the others"
+        );
     }
 }

@@ -127,7 +127,7 @@ mod tests {
         let mut hosts = [Doors::default(), Doors::default()];
         for turn in [0, 1, 0, 1] {
             hosts[turn].of(&spec(Some(path.clone()))).unwrap();
-            let _who = UnixStream::connect(&path).unwrap();
+            let _client = UnixStream::connect(&path).unwrap();
             let reached = |doors: &Doors| {
                 doors.0[&path].listener.set_nonblocking(true).unwrap();
                 doors.0[&path].listener.accept().is_ok()

@@ -202,7 +202,7 @@ struct Written {
     file: Option<LogFile>,
     lost: u64,
     /// Lost bytes that could not be noted in the file either.
-    untold: u64,
+    unreported: u64,
     refused: u64,
     rotated: u64,
 }
@@ -214,7 +214,7 @@ impl State {
         self.counts.rotated += done.rotated;
         let Some(log) = self.logs.get_mut(&id) else { return };
         log.file = done.file;
-        log.missing += done.untold;
+        log.missing += done.unreported;
         if log.writers == 0 && !log.queued && log.waiting.is_empty() {
             self.logs.remove(&id);
         }
@@ -236,20 +236,20 @@ struct Writing<'a> {
 
 impl Writing<'_> {
     fn write(&self, file: Option<LogFile>, bytes: &[u8], missing: u64) -> Written {
-        let mut done = Written { untold: missing, ..Written::default() };
+        let mut done = Written { unreported: missing, ..Written::default() };
         let mut file = match file.map_or_else(|| self.begin(), Ok) {
             Ok(file) => file,
             Err(_) => {
                 done.refused = 1;
                 done.lost = bytes.len() as u64;
-                done.untold += done.lost;
+                done.unreported += done.lost;
                 return done;
             }
         };
         if missing > 0 {
             let note = format!("\n[taskd: {missing} bytes are missing here]\n");
             match file.append(note.as_bytes()) {
-                Ok(()) => done.untold = 0,
+                Ok(()) => done.unreported = 0,
                 Err(_) => done.refused += 1,
             }
         }
@@ -262,7 +262,7 @@ impl Writing<'_> {
                 let written = usize::try_from(file.length - before).unwrap_or(usize::MAX);
                 done.refused += 1;
                 done.lost = (rest.len() - written.min(rest.len())) as u64;
-                done.untold += done.lost;
+                done.unreported += done.lost;
                 break;
             }
             rest = later;
@@ -272,7 +272,7 @@ impl Writing<'_> {
                     Err(_) => {
                         done.refused += 1;
                         done.lost = rest.len() as u64;
-                        done.untold += done.lost;
+                        done.unreported += done.lost;
                         break;
                     }
                 }

@@ -90,7 +90,7 @@ pub(super) struct Procs {
     /// The latest incarnation of each role whose exit was acknowledged; it and all before it are over.
     over: BTreeMap<Role, Incarnation>,
     /// Processes with a report that the owner has not received, oldest first.
-    untold: VecDeque<Key>,
+    unreported: VecDeque<Key>,
     next: Key,
 }
 
@@ -185,19 +185,19 @@ impl Procs {
         }
         proc.report.phase = phase;
         if !proc.withdrawn {
-            self.untold.push_back(key);
+            self.unreported.push_back(key);
         }
         true
     }
 
     /// Queues the state of all processes, for a new owner.
-    pub(super) fn tell_all(&mut self) {
-        self.untold = self.iter().filter(|(_, p)| !p.withdrawn && !p.acknowledged).map(|(key, _)| key).collect();
+    pub(super) fn report_all(&mut self) {
+        self.unreported = self.iter().filter(|(_, p)| !p.withdrawn && !p.acknowledged).map(|(key, _)| key).collect();
     }
 
     /// Returns the oldest report that the owner has not received.
     pub(super) fn next_news(&mut self) -> Option<&ProcReport> {
-        while let Some(key) = self.untold.pop_front() {
+        while let Some(key) = self.unreported.pop_front() {
             if let Some(proc) = self.all.get(&key).filter(|p| !p.acknowledged) {
                 return Some(&proc.report);
             }

@@ -100,7 +100,7 @@ impl Ground {
         (cgroup, door): (ProcCgroup, Option<OwnedFd>),
     ) -> io::Result<Spawned> {
         let NewPage { page, memory: page_memory, path: page_path } = self.page(order, spec)?;
-        let (asked, told) = outcome()?;
+        let (asked, reported) = outcome()?;
         let steps = BeforeExec {
             parent: self.parent,
             cgroup: door,
@@ -110,7 +110,7 @@ impl Ground {
             parent_is_hurried: self.is_hurried,
             cpus: order.cpus.as_deref().map(cpu_set),
             open_files: self.open_files,
-            told,
+            reported,
         };
         let mut command = Command::new(program);
         let arguments =
@@ -151,7 +151,7 @@ impl Ground {
         seat: OwnedFd,
         nice: i32,
     ) -> io::Result<Waiting> {
-        let (asked, told) = outcome()?;
+        let (asked, reported) = outcome()?;
         let steps = BeforeExec {
             parent: self.parent,
             cgroup: None, // it is moved while it waits
@@ -161,7 +161,7 @@ impl Ground {
             parent_is_hurried: self.is_hurried,
             cpus: None,
             open_files: self.open_files,
-            told,
+            reported,
         };
         let mut command = Command::new(&like.program);
         let (name, arguments) = argv.split_first().ok_or_else(|| io::Error::other("no program is named"))?;

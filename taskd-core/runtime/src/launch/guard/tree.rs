@@ -205,7 +205,7 @@ fn is_marked(pid: i32, job: &JobId, proc: Option<&str>) -> bool {
 }
 
 /// Returns true if any process carries the job's marker, or is in a session of these leaders.
-pub(crate) fn is_anybody_left(job: &JobId, leaders: &[Member]) -> bool {
+pub(crate) fn has_processes_left(job: &JobId, leaders: &[Member]) -> bool {
     let wanted = Wanted { root: None, session: None, adopter: None, job, proc: None, leaders, grouped: &[] };
     !Census::take().members(&wanted, None, &[]).is_empty()
 }

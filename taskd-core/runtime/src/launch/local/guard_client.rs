@@ -271,13 +271,13 @@ impl Task {
                 }
             }
         };
-        let told = async {
-            orphan_exits::tell(&self.history).await;
+        let reported = async {
+            orphan_exits::report(&self.history).await;
             std::future::pending().await
         };
         tokio::select! {
             biased;
-            never = told => never,
+            never = reported => never,
             connected = connected => connected,
         }
     }
@@ -374,7 +374,7 @@ impl Task {
         let mut part = vec![0; 64 << 10];
         loop {
             while let Some(message) = connection.frames.next_message()? {
-                if let Some(next) = self.hear(message) {
+                if let Some(next) = self.receive(message) {
                     return Ok(next);
                 }
             }
@@ -444,8 +444,8 @@ impl Task {
         self.history.learn(report);
     }
 
-    fn hear(&mut self, message: FromGuard) -> Option<Next> {
-        if let Some(back) = self.guard.as_mut().and_then(GuardWatch::heard) {
+    fn receive(&mut self, message: FromGuard) -> Option<Next> {
+        if let Some(back) = self.guard.as_mut().and_then(GuardWatch::received) {
             self.history.guard(back);
         }
         match message {
@@ -468,7 +468,7 @@ impl Task {
             FromGuard::Notice(text) => tracing::warn!("{}", printable(&text)),
             FromGuard::Contained(text) => tracing::info!("{}", printable(&text)),
             FromGuard::Ending(end) => {
-                let status = self.guard.as_mut().and_then(|guard| guard.said_that_it_ends(end));
+                let status = self.guard.as_mut().and_then(|guard| guard.announced_end(end));
                 status.into_iter().for_each(|status| self.history.guard(status));
             }
             FromGuard::DoorIsNew => self.door_is_new = true,

@@ -379,7 +379,8 @@ async fn remove_leftovers(config: &LocalLauncherBuilder, record: Record) -> Resu
     let removal = tokio::task::spawn_blocking(move || {
         let group = record.cgroup.as_ref().and_then(|group| ControlGroup::of_dead_guard(group, &record.job));
         if !ours
-            && (group.as_ref().is_some_and(ControlGroup::has_processes) || tree::is_anybody_left(&record.job, &leaders))
+            && (group.as_ref().is_some_and(ControlGroup::has_processes)
+                || tree::has_processes_left(&record.job, &leaders))
         {
             return record.job_name;
         }

@@ -20,7 +20,7 @@ const LOOK_EVERY: Duration = Duration::from_millis(500);
 const ASK_EVERY: Duration = Duration::from_secs(1);
 /// Time to answer, after which the guard is reported as silent.
 const ANSWER_WITHIN: Duration = Duration::from_millis(500);
-/// A check that is later than this says more about this process than about the guard: a new request is sent.
+/// A check that is later than this shows a delay of this process, not of the guard: a new request is sent.
 const LATE_AFTER: Duration = Duration::from_secs(1);
 /// Interval at which OOM kills of other processes are marked as accounted for.
 const SETTLE_EVERY: Duration = Duration::from_secs(10);
@@ -49,7 +49,7 @@ pub(super) struct GuardWatch {
     /// Counter of OOM kills in the control group or on the host of the guard.
     oom: Option<OomCounter>,
     /// Reason for its end that the guard itself reported.
-    said: Option<GuardEnd>,
+    announced: Option<GuardEnd>,
 }
 
 /// The result of a check.
@@ -87,7 +87,7 @@ impl GuardWatch {
             settle_at: now + SETTLE_EVERY,
             stuck_since: None,
             oom,
-            said: None,
+            announced: None,
         })
     }
 
@@ -97,20 +97,20 @@ impl GuardWatch {
     }
 
     /// Records that the guard sent something. Returns its state if that changed it.
-    pub(super) fn heard(&mut self) -> Option<GuardStatus> {
+    pub(super) fn received(&mut self) -> Option<GuardStatus> {
         (self.asked, self.stuck_since) = (None, None);
         self.look_at = self.ask_at;
         self.becomes(GuardState::Answers)
     }
 
     /// Records the guard's message that it is ending. Returns its state if that changed it.
-    pub(super) fn said_that_it_ends(&mut self, end: GuardEnd) -> Option<GuardStatus> {
-        self.said = Some(end.clone());
+    pub(super) fn announced_end(&mut self, end: GuardEnd) -> Option<GuardStatus> {
+        self.announced = Some(end.clone());
         self.becomes(GuardState::Gone(end))
     }
 
     fn becomes(&mut self, state: GuardState) -> Option<GuardStatus> {
-        if self.status.state == state || self.said.is_some() && state == GuardState::Answers {
+        if self.status.state == state || self.announced.is_some() && state == GuardState::Answers {
             return None;
         }
         self.status.state = state;
@@ -186,7 +186,7 @@ impl GuardWatch {
         let give_up = Instant::now() + SEEN_WITHIN;
         let how = loop {
             match self.stat().filter(|stat| !stat.is_zombie()) {
-                Some(_) if self.said.is_some() => break None, // its own message is enough
+                Some(_) if self.announced.is_some() => break None, // its own message is enough
                 Some(stat) if !stat.is_exiting() && how_it_ended(self.pid, self.start_time).is_none() => {
                     if Instant::now() >= give_up {
                         return None;
@@ -207,7 +207,7 @@ impl GuardWatch {
             (None, Some(how)) => format!("guard {pid} has ended: {how}"),
             (None, None) => format!("guard {pid} has ended, and its exit status is unknown"),
         };
-        let end = self.said.clone().unwrap_or(GuardEnd::new(why));
+        let end = self.announced.clone().unwrap_or(GuardEnd::new(why));
         self.becomes(GuardState::Gone(end)).or_else(|| Some(self.status()))
     }
 
@@ -259,8 +259,8 @@ mod tests {
         assert!(why.contains("state T") && why.contains(&format!("kill -CONT {}", child.id())), "{why}");
         let later = from + Duration::from_secs(2);
         assert_eq!(look_for(&mut watch, later, 3600, MINUTES), Look::Well, "however long it takes");
-        assert_eq!(watch.heard().unwrap().state, GuardState::Answers);
-        assert_eq!(watch.heard(), None);
+        assert_eq!(watch.received().unwrap().state, GuardState::Answers);
+        assert_eq!(watch.received(), None);
         child.kill().unwrap();
         child.wait().unwrap();
     }
@@ -270,9 +270,9 @@ mod tests {
         let (mut child, mut watch) = start();
         let from = Instant::now();
         assert!(matches!(look_for(&mut watch, from, 299, MINUTES), Look::Changed(_)));
-        watch.heard();
+        watch.received();
         let from = from + Duration::from_secs(299);
-        assert!(matches!(look_for(&mut watch, from, 299, MINUTES), Look::Changed(_)), "the time begins anew");
+        assert!(matches!(look_for(&mut watch, from, 299, MINUTES), Look::Changed(_)), "the time begins again");
         assert_eq!(look_for(&mut watch, from + Duration::from_secs(299), 3, MINUTES), Look::Overdue);
         child.kill().unwrap();
         child.wait().unwrap();
@@ -306,7 +306,7 @@ mod tests {
         assert_eq!((end.why, end.was_agreed), (format!("guard {} has ended: signal 9 (SIGKILL)", child.id()), false));
         child.wait().unwrap();
         let word = GuardEnd::new("so it was agreed").with_was_agreed(true);
-        watch.said_that_it_ends(word.clone());
+        watch.announced_end(word.clone());
         assert_eq!(watch.ended(None).await.unwrap().state, GuardState::Gone(word));
     }
 }

@@ -151,7 +151,7 @@ impl Ground {
         }
         let log = spec.log.as_ref().map(|log| cwd.join(log));
         let standbys = env.remove(standbys::VARIABLE);
-        let standby = standbys.and_then(|wished| standbys::told(&wished, &spec.argv, &OWN));
+        let standby = standbys.and_then(|wished| standbys::wire_of(&wished, &spec.argv, &OWN));
         let listen = spec.listen.as_ref().map(|path| cwd.join(path));
         let secrets = spec.secrets.clone();
         Ok(WireSpec { argv: spec.argv.clone(), env, cwd, nice: spec.nice, log, listen, standby, secrets })

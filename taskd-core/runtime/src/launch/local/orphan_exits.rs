@@ -27,7 +27,7 @@ const KILLED: Termination = Termination::Signal { number: Signal::KILL.as_raw(),
 /// Reports the deaths of all running processes; returns when all are dying and reported. Closed links are reported
 /// first, and ranks last, so that the kernel waits for all of these simultaneous deaths rather than reacting to one as
 /// if the other ranks could continue.
-pub(super) async fn tell(history: &History) {
+pub(super) async fn report(history: &History) {
     loop {
         let running = history.running();
         let dying: Option<Vec<Termination>> = running.iter().map(how_it_dies).collect();
@@ -105,17 +105,20 @@ mod tests {
         [0, 1].into_iter().for_each(|rank| link(&history, rank));
         let before = history.log.listing().revision;
         ranks[0].kill().unwrap();
-        let telling = tell(&history);
-        tokio::pin!(telling);
+        let reporting = report(&history);
+        tokio::pin!(reporting);
         ranks[0].wait().unwrap();
         rustix::process::kill_process(Pid::from_child(&ranks[2]), Signal::PIPE).unwrap(); // its output went to the guard
-        let waited = tokio::time::timeout(LOOK_EVERY * 20, &mut telling).await;
+        let waited = tokio::time::timeout(LOOK_EVERY * 20, &mut reporting).await;
         assert!(waited.is_err() && phases(&history).iter().all(|phase| *phase == Phase::Running), "one of them runs");
         ranks[1].kill().unwrap();
-        telling.await;
-        let told = history.log.after(before).await.unwrap().0;
+        reporting.await;
+        let changes = history.log.after(before).await.unwrap().0;
         let is_cut = |change: &Change| matches!(change, Change::Link(LinkStatus { link: None, .. }));
-        assert!(told.len() == 5 && told[..2].iter().all(is_cut), "nobody is reached any more, and then: {told:?}");
+        assert!(
+            changes.len() == 5 && changes[..2].iter().all(is_cut),
+            "no process is reached any more, and then: {changes:?}"
+        );
         // The termination of a reaped process is unknown; a process that the guard's end has ended in another way is
         // not blamed for it.
         let dead = [Termination::Unknown, KILLED, Termination::Unknown].map(Phase::Dead);
@@ -139,13 +142,13 @@ mod tests {
         rustix::process::waitid(WaitId::Pid(Pid::from_child(&rank)), dead).unwrap();
         let began = Instant::now();
         are_over(&reports).await;
-        assert_eq!(began.elapsed(), Duration::ZERO, "nobody has reaped it, and it holds nothing");
+        assert_eq!(began.elapsed(), Duration::ZERO, "it is not reaped, and it holds nothing");
         rank.wait().unwrap();
         are_over(&reports).await;
     }
 
     #[tokio::test]
     async fn a_history_without_processes_reports_no_orphan_deaths() {
-        tell(&History::new(JobId("job".into()), NodeId(Name::new("here")), 8)).await;
+        report(&History::new(JobId("job".into()), NodeId(Name::new("here")), 8)).await;
     }
 }

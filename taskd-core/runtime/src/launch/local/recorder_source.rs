@@ -149,7 +149,7 @@ impl RecorderSource {
         match following.look(has_ended, &mut self.observer, &mut self.sinks, self.control.as_ref()) {
             Ok(look) => {
                 if let Some(calendar) = following.calendar() {
-                    let facts = look.facts.into_iter().map(|told| (calendar.nanos(told.unix_nanos), told.fact));
+                    let facts = look.facts.into_iter().map(|timed| (calendar.nanos(timed.unix_nanos), timed.fact));
                     self.facts.extend(facts);
                 }
                 look.is_more
@@ -181,7 +181,7 @@ impl RecorderSource {
     }
 
     /// Returns the facts to report, oldest first.
-    fn told(&mut self) -> Vec<Fact> {
+    fn take_facts(&mut self) -> Vec<Fact> {
         let now = Clock::Monotonic.ticks();
         self.facts.sort_by_key(|(at, _)| *at);
         let facts = std::mem::take(&mut self.facts);
@@ -206,7 +206,7 @@ impl TraceSource for RecorderSource {
                 return Some(Err(error));
             }
             if !self.facts.is_empty() {
-                return Some(Ok(TraceBatch::of(self.told())));
+                return Some(Ok(TraceBatch::of(self.take_facts())));
             }
             self.ticks.next().await;
             self.round().await; // its results are kept in `self`

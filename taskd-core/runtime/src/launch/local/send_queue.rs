@@ -152,23 +152,23 @@ mod tests {
             outgoing.add(0, start(), 0).unwrap(); // until the socket is full, most likely within a frame
         }
         let reader = std::thread::spawn(move || {
-            let (mut frames, mut part, mut heard) = (Frames::new(FRAME_BYTES_MAX), [0; 4096], Vec::new());
+            let (mut frames, mut part, mut received) = (Frames::new(FRAME_BYTES_MAX), [0; 4096], Vec::new());
             while let Ok(n @ 1..) = theirs.read(&mut part) {
                 frames.push(&part[..n]);
                 while let Some(message) = frames.next_message::<ToGuard>().unwrap() {
-                    heard.push(message);
+                    received.push(message);
                 }
             }
-            heard
+            received
         });
         let ordered_at = outgoing.wound_down();
         outgoing.say_now(&ToGuard::Dropped { grace: Duration::from_secs(7) });
         assert!(matches!(outgoing.add(1, start(), ordered_at), Err(NotSent::Withdrawn)));
         assert!(outgoing.add(1, Call::Counters, ordered_at).is_ok(), "only starts are withdrawn");
         outgoing.disconnect();
-        let heard = reader.join().unwrap();
-        assert!(matches!(heard.last(), Some(ToGuard::Dropped { grace }) if *grace == Duration::from_secs(7)));
-        assert!(heard.len() > 2);
+        let received = reader.join().unwrap();
+        assert!(matches!(received.last(), Some(ToGuard::Dropped { grace }) if *grace == Duration::from_secs(7)));
+        assert!(received.len() > 2);
     }
 
     #[test]

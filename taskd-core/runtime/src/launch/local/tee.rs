@@ -418,23 +418,23 @@ mod tests {
         }
 
         fn reads(&mut self, which: usize, text: &str) -> String {
-            told(self.lines[which].take(text.as_bytes(), self.now, &mut self.open))
+            text_of(self.lines[which].take(text.as_bytes(), self.now, &mut self.open))
         }
 
         /// Returns what is printed when no data has arrived for a while.
         fn waits(&mut self, which: usize) -> String {
             match self.lines[which].since {
-                Some(_) => told(self.lines[which].shown(&mut self.open)),
+                Some(_) => text_of(self.lines[which].shown(&mut self.open)),
                 None => String::new(),
             }
         }
 
         fn ends(&mut self, which: usize) -> String {
-            told(self.lines[which].end(&mut self.open))
+            text_of(self.lines[which].end(&mut self.open))
         }
     }
 
-    fn told(text: Text) -> String {
+    fn text_of(text: Text) -> String {
         let other = if text.ends_other { "(other)" } else { "" };
         format!("{other}{}", String::from_utf8(text.text).unwrap())
     }

@@ -39,7 +39,7 @@ impl Spare {
         }
     }
 
-    pub(super) fn hear(&self, change: &Change) {
+    pub(super) fn take(&self, change: &Change) {
         let Change::Link(status) = change else { return };
         if status.link.as_ref().is_some_and(|linked| linked.position == LoopPosition::InLoop) {
             self.0.send_if_modified(|wanted| !std::mem::replace(&mut wanted.in_loop, true));

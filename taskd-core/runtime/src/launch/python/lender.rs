@@ -123,18 +123,18 @@ async fn answer(stream: UnixStream, port: &Port, is_asked: &AtomicBool) -> io::R
 
 /// Reads the requested port number; returns `None` if the other side has closed the connection.
 async fn request(stream: &UnixStream) -> io::Result<Option<u16>> {
-    let mut said = Vec::new();
-    while said.last() != Some(&b'\n') && said.len() < REQUEST_BYTES_MAX {
+    let mut sent = Vec::new();
+    while sent.last() != Some(&b'\n') && sent.len() < REQUEST_BYTES_MAX {
         let mut bytes = [0; REQUEST_BYTES_MAX];
         stream.readable().await?;
-        match stream.try_read(&mut bytes[..REQUEST_BYTES_MAX - said.len()]) {
+        match stream.try_read(&mut bytes[..REQUEST_BYTES_MAX - sent.len()]) {
             Ok(0) => return Ok(None),
-            Ok(length) => said.extend_from_slice(&bytes[..length]),
+            Ok(length) => sent.extend_from_slice(&bytes[..length]),
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => (),
             Err(error) => return Err(error),
         }
     }
-    let port = str::from_utf8(&said).ok().and_then(|text| text.strip_suffix('\n')?.parse().ok());
+    let port = str::from_utf8(&sent).ok().and_then(|text| text.strip_suffix('\n')?.parse().ok());
     port.map(Some).ok_or_else(|| io::Error::other("the request is no port number"))
 }
 
@@ -196,7 +196,7 @@ print(json.dumps([other, listener.is_for('any'), served, again, server.getsockna
         );
         assert_eq!(python(&long, &program).await, json!([null, true, true, null, number]));
         let bound = std::net::TcpListener::bind(("127.0.0.1", number));
-        assert!(bound.is_ok(), "who has asked was the only one who had it");
+        assert!(bound.is_ok(), "the process that asked was the only one that had it");
         assert!(lender.was_asked() && lender.was_asked().eq(&false));
         drop(port);
     }
@@ -207,7 +207,7 @@ print(json.dumps([other, listener.is_for('any'), served, again, server.getsockna
         let (lender, port, number) = lending(dir.path()).await;
         lender.was_asked();
         let program = "
-def said(what):
+def answer(what):
     one = socket.socket(socket.AF_UNIX)
     one.connect(os.environ[port.VARIABLE])
     one.sendall(what)
@@ -217,9 +217,9 @@ def said(what):
         return ''  # not all of it was read
 silent = [socket.socket(socket.AF_UNIX) for _ in range(4)]
 [one.connect(os.environ[port.VARIABLE]) for one in silent]
-print(json.dumps([said(what) for what in (b'x\\n', b'-1\\n', b'99999\\n', b'123456789', b'0\\n', b'\\n')]))";
+print(json.dumps([answer(what) for what in (b'x\\n', b'-1\\n', b'99999\\n', b'123456789', b'0\\n', b'\\n')]))";
         assert_eq!(python(dir.path(), program).await, json!(vec![""; 6]));
-        assert!(lender.was_asked(), "one says that it would ask");
+        assert!(lender.was_asked(), "one reports that it would ask");
         assert!(std::net::TcpListener::bind(("127.0.0.1", number)).is_err(), "it is held as before");
         std::fs::remove_file(dir.path().join("port.sock")).unwrap();
         assert!(lender.serve(dir.path().join("port.sock"), &port).await, "what a cleaner removes is there again");

@@ -148,8 +148,8 @@ impl<L: Launcher, F: Framework> PythonLauncher<L, F> {
         let missing = |directive: &Directive| matches!(directive, Directive::Join { store: None, .. });
         if batch.directives.iter().any(|(_, directive)| missing(directive)) {
             let running = self.inner.list().await?;
-            let nobody = StartBatch::new(Arc::clone(&batch.world), Vec::new());
-            let meet = self.meet(&located(&batch.world, &running), &running, &nobody).await?;
+            let no_starts = StartBatch::new(Arc::clone(&batch.world), Vec::new());
+            let meet = self.meet(&located(&batch.world, &running), &running, &no_starts).await?;
             self.listen(&meet).await?;
             self.open(&batch.world, &meet).await?;
             for (_, directive) in &mut batch.directives {

@@ -275,11 +275,11 @@ impl<L: Launcher, F: Framework> PythonLauncher<L, F> {
                     continue; // it went on after the recorded exception, which is at the end of its stderr as well
                 }
                 let failure = Failure::new(&status.proc, record, &exit.stderr_tail);
-                let told = self.framework.report(&failure);
+                let report = self.framework.report(&failure);
                 let step = record.and_then(|record| record.step).or(exit.step);
-                exit.error = told.map(|mut told| {
-                    told.step = told.step.or(step);
-                    Box::new(told)
+                exit.error = report.map(|mut report| {
+                    report.step = report.step.or(step);
+                    Box::new(report)
                 });
             }
         }
@@ -378,7 +378,7 @@ impl<L: Launcher, F: Framework> Launcher for PythonLauncher<L, F> {
             let (mut changes, next) = tokio::select! {
                 biased;
                 watched = self.inner.watch(from) => watched?,
-                Ok(said) = records.recv() => return Ok((said, from)), // not part of the inner history
+                Ok(changes) = records.recv() => return Ok((changes, from)), // not part of the inner history
                 never = self.follow_records() => match never {},
             };
             changes.retain(|change| !matches!(change, Change::Proc(status) if self.is_withheld(status)));

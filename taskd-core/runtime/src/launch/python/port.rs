@@ -193,7 +193,7 @@ mod tests {
         assert_eq!(service.local_addr().unwrap().port(), port);
         let mut theirs = HeldPort::again(Generation(1), port, None);
         theirs.listen().unwrap();
-        assert!(theirs.take_listener().is_none(), "somebody listens there");
+        assert!(theirs.take_listener().is_none(), "a process listens there");
         assert_eq!(theirs.port, port);
     }
 
@@ -241,7 +241,7 @@ mod tests {
         assert_eq!(from, early.local_addr().unwrap());
         assert!(!listens_there("127.0.0.1", port));
         drop(lent);
-        assert!(listens_there("0.0.0.0", port), "whoever has taken it may do without it");
+        assert!(listens_there("0.0.0.0", port), "the process that has taken it may do without it");
         held.listen_for("here").unwrap();
         assert!(held.lend(port).is_none(), "it was handed over");
     }

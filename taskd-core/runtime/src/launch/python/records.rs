@@ -29,7 +29,7 @@ const LOOK_EVERY: Duration = Duration::from_millis(250);
 const LOOKS_AFTER_CHANGE: u32 = 4;
 
 /// Maximum number of unread reports per watcher. A watcher that is further behind gets them with the next check.
-const UNHEARD_MAX: usize = 16;
+const UNREAD_MAX: usize = 16;
 
 /// State of the directory of error records.
 #[derive(Debug)]
@@ -37,7 +37,7 @@ pub(super) struct Records {
     state: Mutex<State>,
     /// True while a check is pending: if the disk does not respond, no second thread is blocked on it.
     is_looking: Arc<AtomicBool>,
-    said: broadcast::Sender<Vec<Change>>,
+    changes: broadcast::Sender<Vec<Change>>,
 }
 
 #[derive(Debug, Default)]
@@ -51,8 +51,8 @@ struct State {
 
 impl Default for Records {
     fn default() -> Records {
-        let (said, _) = broadcast::channel(UNHEARD_MAX);
-        Records { state: Mutex::default(), is_looking: Arc::default(), said }
+        let (changes, _) = broadcast::channel(UNREAD_MAX);
+        Records { state: Mutex::default(), is_looking: Arc::default(), changes }
     }
 }
 
@@ -63,7 +63,7 @@ impl Records {
 
     /// Returns a receiver of all later reports.
     pub(super) fn subscribe(&self) -> broadcast::Receiver<Vec<Change>> {
-        self.said.subscribe()
+        self.changes.subscribe()
     }
 
     /// Starts a check, unless another watcher has just made one or the last one is pending. The returned function has
@@ -108,15 +108,15 @@ impl Records {
     fn report(&self) {
         let mut state = self.lock();
         let open = state.found.iter_mut().filter(|(_, (_, left))| *left > 0);
-        let said: Vec<Change> = open
+        let changes: Vec<Change> = open
             .map(|(proc, (what, left))| {
                 *left -= 1;
                 Change::Worker(WorkerEvent::new(proc.clone(), what.clone()))
             })
             .collect();
         drop(state);
-        if !said.is_empty() {
-            let _ = self.said.send(said); // there may be no watcher left
+        if !changes.is_empty() {
+            let _ = self.changes.send(changes); // there may be no watcher left
         }
     }
 }
@@ -197,8 +197,8 @@ mod tests {
         let mut watching = [records.subscribe(), records.subscribe()];
         (0..9).for_each(|_| records.report());
         for watching in &mut watching {
-            let told = std::iter::from_fn(|| watching.try_recv().ok()).count();
-            assert_eq!(told, LOOKS_AFTER_CHANGE as usize);
+            let received = std::iter::from_fn(|| watching.try_recv().ok()).count();
+            assert_eq!(received, LOOKS_AFTER_CHANGE as usize);
         }
         assert!(records.without(vec![first]).is_empty());
         assert_eq!(records.without(vec![second.clone()]), [second]);

@@ -179,7 +179,7 @@ struct Wish {
 
 /// Returns the standby request that the guard receives for a process with this command line and this variable; `own`
 /// are the launcher's per-rank variables. `None`: the process may not use a standby.
-pub(in crate::launch) fn told(value: &str, argv: &[String], own: &[&str]) -> Option<WireStandby> {
+pub(in crate::launch) fn wire_of(value: &str, argv: &[String], own: &[&str]) -> Option<WireStandby> {
     let wish: Wish = serde_json::from_str(value).ok()?; // `none`, for example
     let command = PythonCommand::of(argv)?;
     let held = match wish.mode {
@@ -215,8 +215,8 @@ mod tests {
     fn standby_settings_reach_the_guard() {
         let wished = Standbys::template().import("mine").ahead(3).parked(2).after(Duration::ZERO);
         let value = wished.value(&["torch"], &["RANK"], &["SIZE"]).unwrap();
-        let told = |line| told(&value, &argv(line), &["TASKD_RANK"]);
-        let python = told("python -u train.py x").unwrap();
+        let reported = |line| reported(&value, &argv(line), &["TASKD_RANK"]);
+        let python = reported("python -u train.py x").unwrap();
         assert_eq!(
             (python.fixed, python.script.as_deref(), python.ahead, python.parked, python.after_ms),
             (3, Some("train.py"), Some(3), 2, 0)
@@ -225,17 +225,17 @@ mod tests {
         assert_eq!(python.late, argv("RANK TASKD_RANK TASKD_ERROR_FILE TASKD_JOIN"));
         assert!(python.shared.contains(&"SIZE".into()) && python.shared.contains(&"TASKD_WORLD_SIZE".into()));
         assert!(["OMP_NUM_THREADS", "RANK"].into_iter().all(|name| python.is_late(name)) && !python.is_late("HOME"));
-        assert_eq!(told("sh -c python"), None);
+        assert_eq!(reported("sh -c python"), None);
     }
 
     #[test]
     fn none_and_what_is_no_wish_are_none() {
         assert_eq!(Standbys::none().value(&[], &[], &[]), None);
         for value in ["none", "", "{}", "[1"] {
-            assert_eq!(told(value, &argv("python train.py"), &[]), None);
+            assert_eq!(wire_of(value, &argv("python train.py"), &[]), None);
         }
         let started = Standbys::pre_started(2).value(&[], &[], &[]).unwrap();
-        let started = told(&started, &argv("python train.py"), &[]).unwrap();
+        let started = wire_of(&started, &argv("python train.py"), &[]).unwrap();
         assert!(started.held.is_empty() && started.ahead == Some(2), "it starts its own threads");
     }
 }

@@ -252,13 +252,13 @@ impl Connection {
         }
         let id = request.id;
         let answer = timeout(self.server.limits.answer_within, self.server.answer(request)).await;
-        let said = answer.unwrap_or_else(|_| {
+        let reply = answer.unwrap_or_else(|_| {
             self.server.count(|c| c.unanswered += 1);
             let within = self.server.limits.answer_within;
             let text = format!("the runtime did not answer within {within:?}; the request may still be carried out");
             ResponseBody::Error(ControlErrorBody::new(ControlErrorKind::Busy, text))
         });
-        self.say(id, said).await
+        self.say(id, reply).await
     }
 
     async fn say(&mut self, id: Option<u64>, body: ResponseBody) -> Result<(), End> {

@@ -78,7 +78,7 @@ fn a_thread_stays_in_its_order_however_lines_are_drawn() {
 }
 
 #[test]
-fn a_ring_that_others_had_before_tells_its_records_apart() {
+fn a_ring_that_others_had_before_separates_its_records() {
     let (recorder, memory) = recorder(1);
     let mut drain = drain(&memory);
     let mut ids = Vec::new();
@@ -99,7 +99,7 @@ fn a_ring_that_others_had_before_tells_its_records_apart() {
         let threads: Vec<u32> = drain.take().unwrap().batch.records.iter().map(|record| record.thread).collect();
         drain.commit().unwrap();
         match round {
-            2 => assert_eq!(threads, [0, 0, id, id], "nobody saw who had the ring in between"),
+            2 => assert_eq!(threads, [0, 0, id, id], "it is unknown which thread had the ring in between"),
             _ => assert_eq!(threads, [id, id]),
         }
     }

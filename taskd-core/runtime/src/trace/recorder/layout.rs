@@ -287,8 +287,8 @@ impl Layout {
 
     /// Returns true if the file was begun on this machine since its last boot.
     pub(super) fn is_of_this_boot(&self) -> bool {
-        let told = self.header().boot.each_ref().map(|half| half.load(Ordering::Relaxed));
-        told != [0, 0] && told == halves(clock::boot())
+        let reported = self.header().boot.each_ref().map(|half| half.load(Ordering::Relaxed));
+        reported != [0, 0] && reported == halves(clock::boot())
     }
 
     /// Maps the slots of a ring.

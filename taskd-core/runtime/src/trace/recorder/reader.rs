@@ -146,12 +146,13 @@ impl RecorderReader {
     pub fn exceptions(&mut self) -> Vec<(Kind, String)> {
         let reasons = self.layout.header().exceptions.each_ref().map(|reason| reason.load(Ordering::Acquire));
         self.names.read(&self.layout); // afterwards: a reason is added to the table before it is set
-        let told = (0..).zip(reasons).filter(|(_, reason)| *reason != 0);
-        told.filter_map(|(kind, reason)| {
-            let reason = self.name(NameId(reason)).unwrap_or("for an unknown reason");
-            Some((Kind::of_number(kind)?, reason.to_owned()))
-        })
-        .collect()
+        let counted = (0..).zip(reasons).filter(|(_, reason)| *reason != 0);
+        counted
+            .filter_map(|(kind, reason)| {
+                let reason = self.name(NameId(reason)).unwrap_or("for an unknown reason");
+                Some((Kind::of_number(kind)?, reason.to_owned()))
+            })
+            .collect()
     }
 
     /// Returns the conversion of the records' ticks to this machine's `CLOCK_MONOTONIC`; `None` for a file of another

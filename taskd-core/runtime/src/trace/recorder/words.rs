@@ -96,14 +96,14 @@ impl Record {
             Detail::None => (NOTHING, (0, 0), [0; 4]),
             Detail::Step { number, cpu_nanos } => (OF_A_STEP, (0, 0), [number, cpu_nanos, 0, 0]),
             Detail::Communication(c) => {
-                let whom = u64::from(c.group.0) | u64::from(c.peer.unwrap_or(u32::MAX)) << 32;
-                let rest = [c.elements, c.bytes, whom, c.sequence.unwrap_or(u64::MAX)];
+                let parties = u64::from(c.group.0) | u64::from(c.peer.unwrap_or(u32::MAX)) << 32;
+                let rest = [c.elements, c.bytes, parties, c.sequence.unwrap_or(u64::MAX)];
                 (OF_A_COMMUNICATION, (c.op.code(), c.data_type.code()), rest)
             }
             Detail::Device(work) => (OF_A_DEVICE, (0, 0), work.to_words(0)),
             Detail::DeviceCommunication(c) => {
-                let whom = u64::from(c.group.0) | u64::from(c.peer.unwrap_or(u32::MAX)) << 32;
-                (OF_A_DEVICES_COMMUNICATION, (c.op.code(), c.data_type.code()), c.work.to_words(whom))
+                let parties = u64::from(c.group.0) | u64::from(c.peer.unwrap_or(u32::MAX)) << 32;
+                (OF_A_DEVICES_COMMUNICATION, (c.op.code(), c.data_type.code()), c.work.to_words(parties))
             }
         };
         let [a, b, c, d] = [self.kind.number(), event | detail << 4, codes.0, codes.1].map(u64::from);
@@ -114,7 +114,7 @@ impl Record {
     /// Decodes a slot; `None` for a kind, event or detail that this version does not know.
     #[must_use]
     pub(super) fn of_words(words: &Words) -> Option<Record> {
-        let [ticks, what, value, a, b, whom, sequence] = *words;
+        let [ticks, what, value, a, b, parties, sequence] = *words;
         let [kind, event, op, data_type, ..] = what.to_le_bytes();
         let kind = Kind::of_number(kind)?;
         let (event, is_imported, detail) = (event & 0x7, event & IMPORTED != 0, event >> 4);
@@ -135,18 +135,18 @@ impl Record {
             OF_A_COMMUNICATION => Detail::Communication(Communication {
                 op: Op::of_code(op),
                 data_type: DataType::of_code(data_type),
-                group: NameId(low(whom)),
+                group: NameId(low(parties)),
                 elements: a,
                 bytes: b,
-                peer: Some(high(whom)).filter(|peer| *peer != u32::MAX),
+                peer: Some(high(parties)).filter(|peer| *peer != u32::MAX),
                 sequence: Some(sequence).filter(|sequence| *sequence != u64::MAX),
             }),
             OF_A_DEVICE => Detail::Device(work()),
             OF_A_DEVICES_COMMUNICATION => Detail::DeviceCommunication(DeviceCommunication {
                 op: Op::of_code(op),
                 data_type: DataType::of_code(data_type),
-                group: NameId(low(whom)),
-                peer: Some(high(whom)).filter(|peer| *peer != u32::MAX),
+                group: NameId(low(parties)),
+                peer: Some(high(parties)).filter(|peer| *peer != u32::MAX),
                 work: work(),
             }),
             _ => return None,

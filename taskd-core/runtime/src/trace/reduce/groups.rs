@@ -35,7 +35,7 @@ struct Made {
     begun: u64,
     is_pending: bool,
     /// True if the call was already reported as pending for too long.
-    was_told: bool,
+    was_reported: bool,
 }
 
 impl Groups {
@@ -54,8 +54,17 @@ impl Groups {
             group.recent.pop_front();
         }
         let (elements, data_type) = (what.elements, what.data_type);
-        let (is_pending, was_told) = (true, false);
-        group.recent.push_back(Made { range, name, sequence, elements, data_type, begun: now, is_pending, was_told });
+        let (is_pending, was_reported) = (true, false);
+        group.recent.push_back(Made {
+            range,
+            name,
+            sequence,
+            elements,
+            data_type,
+            begun: now,
+            is_pending,
+            was_reported,
+        });
         group.last_call = now;
         must_forget
     }
@@ -71,7 +80,7 @@ impl Groups {
     pub(super) fn positions(&self, now: u64, names: &NameTable) -> Vec<GroupPosition> {
         let position = |(id, group): (&NameId, &Group)| {
             let (name, members) = split_name(names.get(*id));
-            let recent = group.recent.iter().map(|made| made.told(now, names)).collect();
+            let recent = group.recent.iter().map(|made| made.call(now, names)).collect();
             GroupPosition { group: name.to_owned(), members, recent }
         };
         let newest = self.newest(names);
@@ -99,10 +108,10 @@ impl Groups {
         let mut found = Vec::new();
         let newest = self.newest(names);
         for (id, group) in self.groups.iter_mut().filter(|(id, _)| newest.contains(id)) {
-            let is_new = |made: &&mut Made| made.is_pending && !made.was_told;
+            let is_new = |made: &&mut Made| made.is_pending && !made.was_reported;
             for made in group.recent.iter_mut().filter(is_new) {
                 if now.saturating_sub(made.begun) >= longer_than {
-                    made.was_told = true;
+                    made.was_reported = true;
                     let group = split_name(names.get(*id)).0.to_owned();
                     found.push(PendingCall { group, sequence: made.sequence, begun: made.begun });
                 }
@@ -113,7 +122,7 @@ impl Groups {
 }
 
 impl Made {
-    fn told(&self, now: u64, names: &NameTable) -> Call {
+    fn call(&self, now: u64, names: &NameTable) -> Call {
         Call {
             sequence: self.sequence,
             operation: names.get(self.name).to_owned(),

@@ -181,9 +181,9 @@ fn after_a_gap_nothing_seems_to_last_for_ever() {
     reducer.take(&batch(5, vec![end(50, 1, Kind::Step, 1), begin(50, 1, Kind::Step, 4)]));
     reducer.take(&batch(0, vec![end(80, 1, Kind::Step, 4), begin(80, 1, Kind::Step, 5), end(90, 1, Kind::Step, 5)]));
     let steps = reducer.settle(u64::MAX);
-    let told: Vec<_> =
+    let reported: Vec<_> =
         steps.iter().map(|s| (s.times.step, s.times.wall_ns, s.times.communication_ns, s.times.lost)).collect();
-    assert_eq!(told, [(1, 50, 0, 5), (4, 30, 0, 5), (5, 10, 0, 0)], "steps that the gap may have touched say so");
+    assert_eq!(reported, [(1, 50, 0, 5), (4, 30, 0, 5), (5, 10, 0, 0)], "steps that the gap may have touched say so");
     assert_eq!((reducer.counts().forgotten, reducer.counts().lost), (2, 5));
     assert!(reducer.positions(100).iter().all(|group| group.recent.iter().all(|call| !call.is_pending)));
     assert_eq!(reducer.pending(1 << 60, Duration::ZERO), []);
@@ -256,7 +256,7 @@ fn positions_of_a_rank_list_its_recent_and_pending_calls() {
     assert_eq!(reducer.pending(1999, Duration::from_nanos(100)), [], "not long enough");
     let pending = PendingCall { group: "default".into(), sequence: 19, begun: 1900 };
     assert_eq!(reducer.pending(2000, Duration::from_nanos(100)), [pending]);
-    assert_eq!(reducer.pending(3000, Duration::from_nanos(100)), [], "told once");
+    assert_eq!(reducer.pending(3000, Duration::from_nanos(100)), [], "reported once");
 }
 
 #[test]

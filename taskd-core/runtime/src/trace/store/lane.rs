@@ -102,10 +102,10 @@ impl Lane {
         appended
     }
 
-    fn write(&mut self, batch: &RecordBatch, context: &mut Context<'_>, told: &mut Appended) -> io::Result<()> {
+    fn write(&mut self, batch: &RecordBatch, context: &mut Context<'_>, appended: &mut Appended) -> io::Result<()> {
         if let Some(open) = self.open.take_if(|open| open.is_removed()) {
             context.quota.lose(open.bytes());
-            told.was_removed = true;
+            appended.was_removed = true;
         }
         if self.open.as_ref().is_some_and(|open| open.bytes() > context.file_bytes) {
             self.close(context.quota);
@@ -114,14 +114,14 @@ impl Lane {
             Some(open) => open,
             none => {
                 let open = none.insert(self.dir.begin(batch, context)?);
-                told.is_new_file = open.before == 0;
-                told.bytes = open.writer.written();
+                appended.is_new_file = open.before == 0;
+                appended.bytes = open.writer.written();
                 open
             }
         };
         let before = open.bytes();
         let written = open.writer.append(batch);
-        told.bytes += open.bytes() - before;
+        appended.bytes += open.bytes() - before;
         if written.is_err() && open.writer.file().set_len(open.bytes()).is_err() {
             self.close(context.quota); // leaves a torn end, which readers report
         }

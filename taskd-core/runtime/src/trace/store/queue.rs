@@ -105,7 +105,7 @@ impl Queue {
     }
 
     /// Changes the status.
-    pub(super) fn tell(&self, change: impl FnOnce(&mut StoreStatus)) {
+    pub(super) fn update(&self, change: impl FnOnce(&mut StoreStatus)) {
         change(&mut self.state().status);
     }
 

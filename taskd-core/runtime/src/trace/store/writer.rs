@@ -42,7 +42,7 @@ impl Writer {
         let _ = std::fs::create_dir_all(&self.config.root); // if this fails, the first write reports the error
         self.quota.scan(&self.config.root);
         let is_partial = self.quota.is_partial;
-        self.queue.tell(|status| status.is_partial = is_partial);
+        self.queue.update(|status| status.is_partial = is_partial);
         while let Some(waiting) = self.queue.take() {
             self.write(waiting);
             self.queue.settle();
@@ -65,7 +65,7 @@ impl Writer {
         }
         let aged = self.quota.age();
         let stored_bytes = self.quota.bytes();
-        self.queue.tell(|status| {
+        self.queue.update(|status| {
             status.stored_bytes = stored_bytes;
             status.deleted_files += aged.files;
             status.deleted_bytes += aged.bytes;
@@ -91,7 +91,7 @@ impl Writer {
             let lane = lanes.entry((rank, format)).or_insert_with(|| Lane::new(format, dir()));
             lane.append(batch, &mut Context { task: &config.task, file_bytes: config.file_bytes, now, quota })
         };
-        self.queue.tell(|status| {
+        self.queue.update(|status| {
             let counts = status.counts_mut(format);
             counts.records += appended.records;
             counts.bytes += appended.bytes;
@@ -111,7 +111,7 @@ impl Writer {
             _ => {}
         }
         if self.trouble != trouble {
-            self.queue.tell(|status| {
+            self.queue.update(|status| {
                 status.trouble.clone_from(&trouble);
                 status.last_error = trouble.clone().or(status.last_error.take());
             });

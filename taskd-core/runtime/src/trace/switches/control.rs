@@ -5,7 +5,7 @@
 
 use super::Mode;
 use super::rule::{KINDS, effective};
-use super::status::{RankStatus, Told, TraceStatus};
+use super::status::{RankStatus, Reported, TraceStatus};
 use super::watch::FileStatus;
 use super::{Requested, Switch};
 use crate::job::{Name, Rank};
@@ -84,9 +84,9 @@ impl SwitchHandle {
         Ok(SwitchHandle(RecorderReader::open(memory.try_clone()?)?))
     }
 
-    fn told(&mut self) -> Told {
+    fn reported(&mut self) -> Reported {
         let SwitchHandle(recording) = self;
-        Told { switches: recording.switches(), hooked: recording.hooked(), exceptions: recording.exceptions() }
+        Reported { switches: recording.switches(), hooked: recording.hooked(), exceptions: recording.exceptions() }
     }
 }
 
@@ -118,7 +118,7 @@ impl TraceControl {
         if let Some((requested, _)) = &state.request {
             return *requested;
         }
-        let switches: Vec<_> = state.ranks.values_mut().map(|attached| attached.handle.told().switches).collect();
+        let switches: Vec<_> = state.ranks.values_mut().map(|attached| attached.handle.reported().switches).collect();
         match switches.is_empty() {
             true => Requested::USUAL,
             false => KINDS.map(|kind| Switch::from(switches.iter().any(|on| on.has(kind)))),
@@ -167,7 +167,7 @@ impl TraceControl {
     #[must_use]
     pub fn status(&self) -> TraceStatus {
         let mut state = self.state();
-        let each = |attached: &mut Attached| RankStatus::of(attached.origin, &attached.handle.told());
+        let each = |attached: &mut Attached| RankStatus::of(attached.origin, &attached.handle.reported());
         let ranks = state.ranks.values_mut().map(each).collect();
         TraceStatus::of(self.mode, state.request.clone(), ranks, state.file.clone())
     }

@@ -34,7 +34,7 @@ pub enum KindState {
 
 /// The state that a process reports in its recorder's file.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Told {
+pub(super) struct Reported {
     /// The kinds that are switched on.
     pub(super) switches: Switches,
     /// The kinds for which the process has hooks.
@@ -43,7 +43,7 @@ pub(super) struct Told {
     pub(super) exceptions: Vec<(Kind, String)>,
 }
 
-impl Told {
+impl Reported {
     /// Returns the state of a kind.
     fn state(&self, kind: Kind) -> KindState {
         let reason = self.exceptions.iter().find(|(excepted, _)| *excepted == kind).map(|(_, reason)| reason);
@@ -62,7 +62,7 @@ impl Told {
 pub struct RankStatus {
     /// The rank.
     pub rank: Rank,
-    /// Incarnation of the rank, which tells this process from the other successive processes of the rank.
+    /// Incarnation of the rank, which distinguishes this process from the other successive processes of the rank.
     pub incarnation: Incarnation,
     /// Process id on its host.
     pub pid: u32,
@@ -72,9 +72,9 @@ pub struct RankStatus {
 
 impl RankStatus {
     /// Creates the status from the state in a recorder's file.
-    pub(super) fn of(origin: Origin, told: &Told) -> RankStatus {
+    pub(super) fn of(origin: Origin, reported: &Reported) -> RankStatus {
         let Origin { rank, incarnation, pid } = origin;
-        RankStatus { rank, incarnation, pid, kinds: KINDS.map(|kind| told.state(kind)) }
+        RankStatus { rank, incarnation, pid, kinds: KINDS.map(|kind| reported.state(kind)) }
     }
 }
 

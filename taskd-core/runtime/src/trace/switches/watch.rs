@@ -102,13 +102,13 @@ struct Follower {
     /// The last request read from the file.
     taken: Option<Requested>,
     /// Time and text of the last message; the text is empty if the problem has gone since.
-    said: Option<(Instant, String)>,
+    logged: Option<(Instant, String)>,
 }
 
 impl Follower {
     fn new(path: PathBuf, control: TraceControl) -> Follower {
         control.note_file(|file| *file = FileStatus { path: path.display().to_string(), ..FileStatus::default() });
-        Follower { path, control, taken: None, said: None }
+        Follower { path, control, taken: None, logged: None }
     }
 
     fn look(&mut self, now: Instant) {
@@ -124,7 +124,7 @@ impl Follower {
                 Some(format!("it cannot be read: {error}"))
             }
         };
-        self.tell(now, trouble.as_deref().unwrap_or_default());
+        self.log(now, trouble.as_deref().unwrap_or_default());
         self.control.note_file(|file| file.trouble = trouble);
     }
 
@@ -152,8 +152,8 @@ impl Follower {
     }
 
     /// Logs a problem once, and at most one message per [`SAY_EVERY`].
-    fn tell(&mut self, now: Instant, trouble: &str) {
-        if let Some((at, text)) = &mut self.said {
+    fn log(&mut self, now: Instant, trouble: &str) {
+        if let Some((at, text)) = &mut self.logged {
             if trouble.is_empty() {
                 text.clear();
             }
@@ -164,7 +164,7 @@ impl Follower {
         if !trouble.is_empty() {
             tracing::warn!(path = %self.path.display(), "the file for the switches: {trouble}");
             self.control.note_file(|file| file.messages += 1);
-            self.said = Some((now, trouble.to_owned()));
+            self.logged = Some((now, trouble.to_owned()));
         }
     }
 }

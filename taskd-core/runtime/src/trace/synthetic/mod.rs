@@ -16,13 +16,13 @@
 //! let mut own = [0; 4];
 //! for batch in job.inject(slow).run() {
 //!     observer.take(&batch);
-//!     for told in observer.settle(batch.origin, u64::MAX) {
-//!         let Signal::Step(times) = told.fact.signal else { continue };
+//!     for timed in observer.settle(batch.origin, u64::MAX) {
+//!         let Signal::Step(times) = timed.fact.signal else { continue };
 //!         own[batch.origin.rank.0 as usize] = times.own_ns();
 //!     }
 //! }
 //! let slowest = (0..4).max_by_key(|rank| own[*rank]);
-//! assert_eq!(slowest, Some(2), "in the last step it is rank 2 for whom the others wait");
+//! assert_eq!(slowest, Some(2), "in the last step it is rank 2 that the others wait for");
 //! ```
 
 mod program;

@@ -13,8 +13,8 @@ fn outcome(job: SyntheticJob) -> (Vec<Vec<StepTimes>>, Vec<Vec<GroupPosition>>) 
     for batch in job.run() {
         assert_eq!(observer.take(&batch), None);
         newest = batch.records.iter().map(|record| record.unix_nanos).fold(newest, u64::max);
-        for told in observer.settle(batch.origin, u64::MAX) {
-            let Signal::Step(times) = told.fact.signal else { panic!() };
+        for timed in observer.settle(batch.origin, u64::MAX) {
+            let Signal::Step(times) = timed.fact.signal else { panic!() };
             steps[batch.origin.rank.0 as usize].push(*times);
         }
     }
@@ -28,7 +28,7 @@ fn mean(of: impl Iterator<Item = u64>) -> u64 {
 }
 
 #[test]
-fn everybody_takes_all_steps_in_the_same_time() {
+fn all_ranks_take_all_steps_in_the_same_time() {
     let (steps, positions) = outcome(SyntheticJob::new(8).steps(50));
     for rank in &steps {
         assert_eq!(rank.iter().map(|times| times.step).collect::<Vec<_>>(), (1..=50).collect::<Vec<_>>());
@@ -53,7 +53,7 @@ fn the_others_wait_for_the_slow_one() {
             [0..20, 20..40].map(|at| steps.iter().map(|rank| rank[at.clone()].to_vec()).collect::<Vec<_>>());
         let own = |steps: &[StepTimes]| mean(steps.iter().map(StepTimes::own_ns));
         let wall = |steps: &[StepTimes]| mean(steps.iter().map(|times| times.wall_ns));
-        assert!(wall(&after[0]) > wall(&before[0]) * 14 / 10, "everybody's step is longer");
+        assert!(wall(&after[0]) > wall(&before[0]) * 14 / 10, "the step of all ranks is longer");
         assert!(own(&after[0]) < own(&before[0]) * 11 / 10, "of the others' own work there is no more");
         assert!(own(&after[3]) > own(&before[3]) * 14 / 10, "{cause:?}");
         let cpu = mean(after[3].iter().filter_map(|times| times.cpu_ns));

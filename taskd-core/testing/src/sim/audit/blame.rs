@@ -26,8 +26,8 @@ fn may_be_refined(fault: &Fault) -> bool {
 /// Checks the ranks that the final report blames.
 fn in_report(m: &Moment<'_>, incident: IncidentId) -> Result<(), Violation> {
     let report = m.kernel.report();
-    let Some(told) = report.incidents.iter().find(|i| i.id == incident) else { return Ok(()) };
-    match told.blamed.iter().find(|rank| !m.deeds.was_ever_guilty(**rank)) {
+    let Some(reported) = report.incidents.iter().find(|i| i.id == incident) else { return Ok(()) };
+    match reported.blamed.iter().find(|rank| !m.deeds.was_ever_guilty(**rank)) {
         Some(rank) => Err(Violation::InnocentReported { incident, rank: *rank }),
         None => Ok(()),
     }

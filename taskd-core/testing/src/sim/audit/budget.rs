@@ -15,7 +15,7 @@ pub(super) struct Budget {
     saved: Duration,
     until: JobTime,
     /// Remaining tokens that the kernel has reported last.
-    pub(super) told: u32,
+    pub(super) reported: u32,
     /// Number of causes and failed attempts that have been charged for each incident.
     paid: BTreeMap<IncidentId, usize>,
 }
@@ -42,14 +42,16 @@ impl Budget {
             *self.paid.entry(*into).or_default() += paid;
         }
         let Some(Event::Decided(decision)) = event(command) else { return Ok(()) };
-        let told = std::mem::replace(&mut self.told, decision.budget_left);
+        let reported = std::mem::replace(&mut self.reported, decision.budget_left);
         let is_wish = books.is_mere_wish(decision);
         if is_wish || decision.held.is_some() {
             // Tokens may have been returned since the last report: then there are more.
-            return match decision.budget_left < told {
-                true => {
-                    Err(Violation::WishPaid { incident: decision.incident.id, from: told, to: decision.budget_left })
-                }
+            return match decision.budget_left < reported {
+                true => Err(Violation::WishPaid {
+                    incident: decision.incident.id,
+                    from: reported,
+                    to: decision.budget_left,
+                }),
                 false => Ok(()),
             };
         }

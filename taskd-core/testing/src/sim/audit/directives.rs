@@ -19,7 +19,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 /// A command with outstanding replies, by the audit's own count.
 #[derive(Debug)]
-struct Told {
+struct Sent {
     incident: Option<IncidentId>,
     generation: Generation,
     waiting: BTreeMap<ProcId, &'static str>,
@@ -27,7 +27,7 @@ struct Told {
 
 #[derive(Debug, Default)]
 pub(super) struct Directives {
-    open: BTreeMap<CommandId, Told>,
+    open: BTreeMap<CommandId, Sent>,
     /// The last directive that each process has completed, with the generation of the world to which it belonged.
     did: BTreeMap<ProcId, (Generation, &'static str)>,
     /// Plans whose stage in progress waits for more than directives.
@@ -37,20 +37,20 @@ pub(super) struct Directives {
 impl Directives {
     pub(super) fn input(&mut self, m: &Moment<'_>) {
         match m.input {
-            Input::Changed(Change::Worker(said)) => {
-                let WorkerMessage::Reply { id, result } = &said.message else { return };
-                let Some(told) = self.open.get_mut(id) else { return };
-                let Some(name) = told.waiting.remove(&said.proc) else { return };
+            Input::Changed(Change::Worker(event)) => {
+                let WorkerMessage::Reply { id, result } = &event.message else { return };
+                let Some(sent) = self.open.get_mut(id) else { return };
+                let Some(name) = sent.waiting.remove(&event.proc) else { return };
                 if result.is_ok() {
-                    self.did.insert(said.proc.clone(), (told.generation, name));
+                    self.did.insert(event.proc.clone(), (sent.generation, name));
                 }
             }
             Input::Answered { id, results } => {
-                let Some(told) = self.open.get_mut(id) else { return };
+                let Some(sent) = self.open.get_mut(id) else { return };
                 let refused = |proc: &ProcId| {
                     results.iter().any(|(d, r)| r.is_err() && *d == crate::job::Domain::Process(proc.role.clone()))
                 };
-                told.waiting.retain(|proc, _| !refused(proc));
+                sent.waiting.retain(|proc, _| !refused(proc));
             }
             _ => {}
         }
@@ -68,7 +68,7 @@ impl Directives {
                 _ = self.mixed.insert(command.incident)
             }
             Effect::Act(Action::SendDirectives(batch)) if !self.open.contains_key(&command.id) => {
-                return self.told(m, command, batch);
+                return self.sent(m, command, batch);
             }
             _ => {}
         }
@@ -83,11 +83,11 @@ impl Directives {
     }
 
     fn stage_over(&mut self, incident: Option<IncidentId>) {
-        self.open.retain(|_, told| told.incident != incident);
+        self.open.retain(|_, sent| sent.incident != incident);
         self.mixed.remove(&incident);
     }
 
-    fn told(&mut self, m: &Moment<'_>, command: &Command, batch: &DirectiveBatch) -> Result<(), Violation> {
+    fn sent(&mut self, m: &Moment<'_>, command: &Command, batch: &DirectiveBatch) -> Result<(), Violation> {
         let generation = batch.world.generation();
         let wrong = |proc: &ProcId, what: &Directive| Violation::WronglyTold {
             proc: proc.clone(),
@@ -112,7 +112,7 @@ impl Directives {
             }
         }
         let waiting = batch.directives.iter().map(|(proc, what)| (proc.clone(), what.name())).collect();
-        self.open.insert(command.id, Told { incident: command.incident, generation, waiting });
+        self.open.insert(command.id, Sent { incident: command.incident, generation, waiting });
         Ok(())
     }
 
@@ -122,11 +122,11 @@ impl Directives {
         let lives = |proc: &ProcId| {
             view.proc(&proc.role).is_some_and(|p| p.incarnation == proc.incarnation && !p.phase.is_over())
         };
-        for told in self.open.values_mut() {
-            told.waiting.retain(|proc, _| lives(proc));
+        for sent in self.open.values_mut() {
+            sent.waiting.retain(|proc, _| lives(proc));
         }
         let mixed = &self.mixed;
-        let idle = |(_, told): &(&CommandId, &Told)| told.waiting.is_empty() && !mixed.contains(&told.incident);
+        let idle = |(_, sent): &(&CommandId, &Sent)| sent.waiting.is_empty() && !mixed.contains(&sent.incident);
         match self.open.iter().find(idle) {
             Some((command, _)) if !m.kernel.is_over() => Err(Violation::WaitsForNobody { command: *command }),
             _ => Ok(()),

@@ -42,7 +42,7 @@ pub(super) struct Drops {
     /// Directives that are not finished.
     directives: BTreeMap<CommandId, Option<IncidentId>>,
     /// Replies to finished directives: late, or after their time limit.
-    said_late: u64,
+    reported_late: u64,
     counted: BTreeMap<DropReason, u64>,
 }
 
@@ -56,7 +56,7 @@ impl Drops {
         for what in FORESEEN {
             let must = self.counted.get(&what).copied().unwrap_or(0);
             let counted = by_kernel(what);
-            let slack = if what == DropReason::LateAnswer { self.said_late } else { 0 };
+            let slack = if what == DropReason::LateAnswer { self.reported_late } else { 0 };
             let all = if slack > 0 { counted + by_kernel(DropReason::TimedOutAnswer) } else { counted };
             if counted < must || counted > must + slack || all < must + slack {
                 return Err(Violation::DropsDiffer { what, must, counted });
@@ -74,7 +74,7 @@ impl Drops {
             Input::Observed(facts) => facts.iter().for_each(|o| self.observed(o)),
             Input::Changed(Change::Proc(status)) => self.process(status),
             Input::Changed(Change::Link(status)) => self.linked(status),
-            Input::Changed(Change::Worker(said)) => self.said(said),
+            Input::Changed(Change::Worker(event)) => self.reported(event),
             Input::Changed(Change::Node(node)) => {
                 self.nodes.insert(node.node.clone(), node.state);
             }
@@ -115,12 +115,12 @@ impl Drops {
         known.link.clone_from(linked);
     }
 
-    fn said(&mut self, WorkerEvent { proc, message: what, .. }: &WorkerEvent) {
+    fn reported(&mut self, WorkerEvent { proc, message: what, .. }: &WorkerEvent) {
         if self.procs.get(&proc.role).is_none_or(|known| known.incarnation != proc.incarnation) {
             return self.count(DropReason::OldIncarnation);
         }
         match what {
-            WorkerMessage::Reply { id, .. } if !self.directives.contains_key(id) => self.said_late += 1,
+            WorkerMessage::Reply { id, .. } if !self.directives.contains_key(id) => self.reported_late += 1,
             WorkerMessage::Failed(failure) if failure.generation < self.generation => {
                 self.count(DropReason::OldGeneration)
             }
@@ -275,16 +275,16 @@ impl Drops {
                 self.cancel_start();
             }
             Event::Cancelled { incident, .. } => {
-                self.told(Some(*incident));
+                self.decided(Some(*incident));
                 let cancelled = self.stage.remove(&Some(*incident)).unwrap_or_default();
                 self.void.extend(cancelled);
             }
             Event::StageDone { incident, .. } => {
-                self.told(*incident);
+                self.decided(*incident);
                 self.stage.remove(incident);
             }
             Event::Failed { incident, .. } | Event::Closed { incident, .. } => {
-                self.told(Some(*incident));
+                self.decided(Some(*incident));
                 self.stage.remove(&Some(*incident));
             }
             Event::Decided(decision) if decision.held.is_none() => {
@@ -296,7 +296,7 @@ impl Drops {
     }
 
     /// Ends the directives of a recovery.
-    fn told(&mut self, incident: Option<IncidentId>) {
+    fn decided(&mut self, incident: Option<IncidentId>) {
         self.directives.retain(|_, of| *of != incident);
     }
 

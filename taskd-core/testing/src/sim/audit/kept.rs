@@ -53,13 +53,13 @@ impl Kept {
         let Some(chosen) = &decision.chosen else { return Ok(()) };
         let id = decision.incident.id;
         let actions = || chosen.proposal.stages.iter().flat_map(|stage| &stage.actions);
-        let told = actions().filter_map(|action| match action {
+        let sent = actions().filter_map(|action| match action {
             Action::SendDirectives(batch) => Some(&batch.directives),
             _ => None,
         });
         let gives_up = |what: &Directive| matches!(what, Directive::Abort {});
         let kept: BTreeSet<ProcId> =
-            told.flatten().filter(|(_, what)| gives_up(what)).map(|(proc, _)| proc.clone()).collect();
+            sent.flatten().filter(|(_, what)| gives_up(what)).map(|(proc, _)| proc.clone()).collect();
         if kept.is_empty() {
             return Ok(());
         }
@@ -79,9 +79,9 @@ impl Kept {
     fn was_lost(&self, m: &Moment<'_>, decision: &Decision, role: &Role) -> bool {
         let before = m.fleet.procs.iter().rfind(|(proc, _)| proc.role == *role);
         let gone = before.is_none_or(|(proc, process)| !process.is_alive() || self.stopped.contains(proc));
-        let was_heard = m.kernel.view().proc(role).is_some_and(|proc| proc.step.is_some() || proc.link.is_some());
+        let has_reported = m.kernel.view().proc(role).is_some_and(|proc| proc.step.is_some() || proc.link.is_some());
         let trains = |(proc, _): (&ProcId, _)| m.training.seat(proc).is_some_and(|seat| seat.stepped.is_some());
-        let has_come = was_heard && before.is_some_and(trains);
+        let has_come = has_reported && before.is_some_and(trains);
         if !decision.incident.attempts.is_empty() && !has_come {
             return true; // an earlier attempt has failed, and no observable fact shows that the rank has joined
         }

@@ -109,7 +109,7 @@ impl Audit {
         self.orders.step_done()?;
         self.directives.step_done(m)?;
         self.answers.check(m)?;
-        self.budget.told = m.kernel.budget_left();
+        self.budget.reported = m.kernel.budget_left();
         if m.config.drops_at_once { self.drops.check(m.kernel) } else { Ok(()) }
     }
 

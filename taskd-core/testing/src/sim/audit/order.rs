@@ -14,11 +14,11 @@ pub(super) struct Order {
 
 impl Order {
     pub(super) fn check(&mut self, m: &Moment<'_>) -> Result<(), Violation> {
-        let told = m.kernel.view().now;
-        if told < self.now || m.now < self.now {
-            return Err(Violation::TimeWentBack { from: self.now, to: told.min(m.now) });
+        let view_now = m.kernel.view().now;
+        if view_now < self.now || m.now < self.now {
+            return Err(Violation::TimeWentBack { from: self.now, to: view_now.min(m.now) });
         }
-        self.now = told;
+        self.now = view_now;
         for command in m.commands {
             if let Some(at) = self.finished {
                 return Err(Violation::CommandAfterFinish { finished: at, command: Box::new(command.clone()) });

@@ -60,8 +60,8 @@ impl Reasons {
     /// listing, or ended.
     fn is_stray(&self, m: &Moment<'_>, proc: &ProcId) -> bool {
         let is_newest = self.newest.get(&proc.role) == Some(&proc.incarnation);
-        let was_told_off = self.stopped.contains(proc) || self.missing.contains(proc);
-        !is_newest || was_told_off || m.fleet.procs.get(proc).is_some_and(|p| !p.is_alive())
+        let was_dismissed = self.stopped.contains(proc) || self.missing.contains(proc);
+        !is_newest || was_dismissed || m.fleet.procs.get(proc).is_some_and(|p| !p.is_alive())
     }
 
     fn may_end(&self, m: &Moment<'_>, books: &Books) -> bool {

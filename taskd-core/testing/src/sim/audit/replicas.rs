@@ -31,8 +31,8 @@ pub(super) fn gang_forms(training: &Training, loops: &Loops) -> Result<(), Viola
     if let Some((rank, _)) = seats().find(|(_, s)| state(s) != state(seat) || s.torn || s.holds.is_none()) {
         return Err(Violation::ReplicasDiffer { first, other: rank, generation });
     }
-    let not_told = |(rank, seat): &(Rank, &Seat)| loops.get(&proc(*rank, seat)).is_none_or(|known| !resumed(known));
-    if let Some((rank, _)) = seats().find(not_told) {
+    let not_resumed = |(rank, seat): &(Rank, &Seat)| loops.get(&proc(*rank, seat)).is_none_or(|known| !resumed(known));
+    if let Some((rank, _)) = seats().find(not_resumed) {
         return Err(Violation::NotResumed { rank, generation });
     }
     let next = seat.holds.unwrap_or_default() + 1;

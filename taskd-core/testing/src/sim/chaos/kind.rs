@@ -93,13 +93,13 @@ kinds! {
     /// A survivor freezes while survivors carry out directives.
     SurvivorFrozen => "survivor-frozen",
     /// A replacement that was started to join the survivors ends before it has joined.
-    NewcomerLost => "newcomer-lost",
+    ReplacementLost => "newcomer-lost",
     /// A replacement that was started to join the survivors never reaches its step loop.
-    NewcomerNeverParks => "newcomer-never-parks",
+    ReplacementNeverParks => "newcomer-never-parks",
     /// A control link is lost while its process carries out a directive, and comes back.
-    LinkLostWhileTold => "link-lost-while-told",
+    LinkLostWhileDirected => "link-lost-while-told",
     /// The same, and it never comes back.
-    LinkCutWhileTold => "link-cut-while-told",
+    LinkCutWhileDirected => "link-cut-while-told",
     /// The reply to a directive is lost with its link; the directive is sent again.
     AnswerLost => "answer-lost",
     /// The reply to a directive is late, sometimes too late.
@@ -181,10 +181,10 @@ impl FaultKind {
         FaultKind::SurvivorLost,
         FaultKind::SurvivorLost,
         FaultKind::SurvivorFrozen,
-        FaultKind::NewcomerLost,
-        FaultKind::NewcomerNeverParks,
-        FaultKind::LinkLostWhileTold,
-        FaultKind::LinkCutWhileTold,
+        FaultKind::ReplacementLost,
+        FaultKind::ReplacementNeverParks,
+        FaultKind::LinkLostWhileDirected,
+        FaultKind::LinkCutWhileDirected,
         FaultKind::AnswerLost,
         FaultKind::AnswerLate,
         FaultKind::AnswerStale,

@@ -18,7 +18,7 @@ const ARMED_FOR: Duration = Duration::from_secs(60);
 pub(in crate::sim) enum Trick {
     Dies,
     Freezes,
-    NewcomerDies,
+    ReplacementDies,
     NeverParks,
     LinkLost,
     LinkCut,
@@ -50,7 +50,7 @@ impl Sim<'_> {
     /// Breaks the connections of the gang, without the death of a process.
     fn break_gang(&mut self, kind: FaultKind) -> Option<(ProcId, Generation)> {
         let ranks = self.in_loop();
-        let who = self.dice.pick(&ranks).cloned()?;
+        let proc = self.dice.pick(&ranks).cloned()?;
         let finishes = self.step_reached() + 3 > self.scene.steps;
         let gang = self.training.gang.as_mut().filter(|gang| !gang.dead && !finishes)?;
         gang.dead = true;
@@ -58,24 +58,24 @@ impl Sim<'_> {
         let away_before = self.away_total();
         self.deeds.charge(Charge { kind, at: self.now, domain: Domain::Job, proc: None, away_before });
         self.gang_breaks(generation);
-        Some((who, generation))
+        Some((proc, generation))
     }
 
-    fn says_soon(&mut self, proc: ProcId, generation: Generation, kind: FailureKind) {
+    fn reports_soon(&mut self, proc: ProcId, generation: Generation, kind: FailureKind) {
         let at = self.now + self.dice.ms(1, 500);
-        self.queue.push(at, Event::SaysFailed { proc, generation, kind });
+        self.queue.push(at, Event::ReportsFailed { proc, generation, kind });
     }
 
     pub(super) fn collective_fails(&mut self) -> bool {
         let Some((proc, generation)) = self.break_gang(FaultKind::CollectiveFails) else { return false };
-        self.says_soon(proc, generation, FailureKind::Collective);
+        self.reports_soon(proc, generation, FailureKind::Collective);
         true
     }
 
     pub(super) fn step_fails(&mut self) -> bool {
         let Some((proc, generation)) = self.break_gang(FaultKind::StepFails) else { return false };
         self.deeds.guilty(&proc, self.now);
-        self.says_soon(proc, generation, FailureKind::Step);
+        self.reports_soon(proc, generation, FailureKind::Step);
         true
     }
 
@@ -99,8 +99,8 @@ impl Sim<'_> {
         if self.armed.is_some() || self.audit.has_failed_attempts() {
             return false; // one failing recovery at a time: a job may only end if that is planned
         }
-        let newcomer = matches!(trick, Trick::NewcomerDies | Trick::NeverParks);
-        let struck = if newcomer || self.dice.chance(500) { self.crash(1) } else { self.collective_fails() };
+        let of_replacement = matches!(trick, Trick::ReplacementDies | Trick::NeverParks);
+        let struck = if of_replacement || self.dice.chance(500) { self.crash(1) } else { self.collective_fails() };
         if struck {
             self.armed = Some(Armed { trick, at: self.dice.below(4) });
             self.queue.push(self.now + ARMED_FOR, Event::Relief(Relief::Disarm));
@@ -115,10 +115,10 @@ impl Sim<'_> {
 
     /// Called when a replacement begins to run. Returns true if it is the one that never parks; one that is to end does
     /// so soon.
-    pub(in crate::sim) fn newcomer_is_tricked(&mut self, proc: &ProcId) -> bool {
+    pub(in crate::sim) fn replacement_is_tricked(&mut self, proc: &ProcId) -> bool {
         let Some(Armed { trick, .. }) = self.armed else { return false };
         match trick {
-            Trick::NewcomerDies => {
+            Trick::ReplacementDies => {
                 self.armed = None;
                 let at = self.now + self.dice.ms(1, self.scene.boot_ms_max + 1_000);
                 if let Some(rank) = proc.role.rank() {
@@ -135,10 +135,11 @@ impl Sim<'_> {
     }
 
     /// Called when directives are sent: plays the armed trick if it is due.
-    pub(in crate::sim) fn tricks_while_told(&mut self, batch: &DirectiveBatch) {
+    pub(in crate::sim) fn tricks_while_directed(&mut self, batch: &DirectiveBatch) {
         let Some((_, first)) = batch.directives.first() else { return };
-        let newcomers = |trick: Trick| matches!(trick, Trick::NewcomerDies | Trick::NeverParks);
-        let Some(Armed { trick, .. }) = self.armed.filter(|a| !newcomers(a.trick) && order_of(first) >= a.at) else {
+        let of_replacements = |trick: Trick| matches!(trick, Trick::ReplacementDies | Trick::NeverParks);
+        let Some(Armed { trick, .. }) = self.armed.filter(|a| !of_replacements(a.trick) && order_of(first) >= a.at)
+        else {
             return;
         };
         self.armed = None;
@@ -165,20 +166,20 @@ impl Sim<'_> {
                 self.ends(proc, Exit::new(Termination::Code(0)), false);
             }
             Trick::Dies => proc.role.rank().into_iter().for_each(|rank| self.crash_rank(rank)),
-            Trick::Freezes if self.is_heard(proc) => {
+            Trick::Freezes if self.has_reported(proc) => {
                 self.freeze(proc);
                 self.accuse(FaultKind::SurvivorFrozen, proc);
             }
             Trick::LinkLost => self.link_lost(proc, false),
             Trick::LinkCut => self.link_lost(proc, true),
-            Trick::Stale => self.says_what_is_old(proc),
+            Trick::Stale => self.reports_what_is_old(proc),
             Trick::Killed => self.kill_supervisor(),
             _ => {}
         }
     }
 
     /// Returns true if the supervisor has seen a step of the process; otherwise its freeze might go unnoticed.
-    fn is_heard(&self, proc: &ProcId) -> bool {
+    fn has_reported(&self, proc: &ProcId) -> bool {
         let known = self.supervisor.kernel.view().proc(&proc.role);
         known.is_some_and(|known| known.incarnation == proc.incarnation && known.step.is_some())
     }

@@ -95,7 +95,7 @@ impl Sim<'_> {
         if let Some(process) = self.fleet.procs.get_mut(proc) {
             process.phase = Phase::Exited(Box::new(Exit::new(Termination::Unknown)));
         }
-        self.tell_proc(proc);
+        self.report_proc(proc);
         self.loop_ends(proc);
         self.leaves_seat(proc, false);
     }
@@ -104,7 +104,7 @@ impl Sim<'_> {
         self.fleet.hosts[host].state = state;
         self.deeds.guilty_hosts.insert(self.fleet.hosts[host].id.clone());
         let status = self.fleet.node_status(host);
-        self.tell(Change::Node(status));
+        self.report(Change::Node(status));
     }
 
     /// Sets the launcher's mood for the next start, which is soon.

@@ -93,13 +93,13 @@ impl Sim<'_> {
     /// Gives an order that has to be denied.
     pub(super) fn order_slip(&mut self) -> bool {
         let (node, incident) = (NodeId(Name::new("nowhere")), IncidentId(u64::MAX));
-        let nobody = BTreeMap::from([(Name::new("nobody"), Permission::Auto)]);
+        let no_strategy = BTreeMap::from([(Name::new("nobody"), Permission::Auto)]);
         let slips = [
             Order::Drain { node: node.clone() },
             Order::Uncordon { node },
             Order::Restart { ranks: BTreeSet::from([Rank(0), Rank(u32::MAX)]) },
             Order::Checkpoint,
-            Order::Allow { strategies: nobody },
+            Order::Allow { strategies: no_strategy },
             Order::Approve { incident },
             Order::Decline { incident },
         ];

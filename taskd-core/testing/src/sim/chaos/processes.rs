@@ -89,9 +89,9 @@ impl Sim<'_> {
     fn rank_to_freeze(&mut self) -> Option<ProcId> {
         let proc = self.running_rank()?;
         let known = self.supervisor.kernel.view().proc(&proc.role);
-        let is_heard = known.is_some_and(|k| k.incarnation == proc.incarnation && k.step.is_some());
+        let has_reported = known.is_some_and(|k| k.incarnation == proc.incarnation && k.step.is_some());
         let start_fails = self.scene.spec.policy.ready == Ready::Stepping && !self.audit.has_failed_attempts();
-        (is_heard || start_fails).then_some(proc)
+        (has_reported || start_fails).then_some(proc)
     }
 
     pub(super) fn freeze(&mut self, proc: &ProcId) {

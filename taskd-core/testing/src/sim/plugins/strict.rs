@@ -16,7 +16,7 @@ use std::time::Duration;
 pub(super) struct StrictSilence {
     limit: Duration,
     /// Time of each rank's last signal, by rank number; `None` if the rank does not run or is busy.
-    heard: Vec<Option<JobTime>>,
+    reported: Vec<Option<JobTime>>,
     /// Processes that have reported that they are busy: they are not blamed for silence.
     busy: BTreeSet<(Rank, Option<Incarnation>)>,
     due: Option<JobTime>,
@@ -24,7 +24,7 @@ pub(super) struct StrictSilence {
 
 impl StrictSilence {
     pub(super) fn after(limit: Duration) -> StrictSilence {
-        StrictSilence { limit, heard: Vec::new(), busy: BTreeSet::new(), due: None }
+        StrictSilence { limit, reported: Vec::new(), busy: BTreeSet::new(), due: None }
     }
 }
 
@@ -36,22 +36,22 @@ impl FaultDetector for StrictSilence {
     fn observe(&mut self, o: &Observation, view: &View, _out: &mut Findings) {
         match (&o.signal, &o.about) {
             (Signal::SupervisorSlept { .. }, _) => {
-                self.heard.iter_mut().flatten().for_each(|at| *at = view.now);
+                self.reported.iter_mut().flatten().for_each(|at| *at = view.now);
                 self.due = Some(view.now + self.limit);
             }
             (Signal::Heartbeat | Signal::Progress { .. } | Signal::Phase(_), Domain::Process(Role::Rank(rank))) => {
                 let index = rank.0 as usize;
-                if self.heard.len() <= index {
-                    self.heard.resize(index + 1, None);
+                if self.reported.len() <= index {
+                    self.reported.resize(index + 1, None);
                 }
                 let is_busy = self.busy.contains(&(*rank, view.proc(&Role::Rank(*rank)).map(|proc| proc.incarnation)));
                 let over = is_busy || matches!(&o.signal, Signal::Phase(phase) if *phase != Phase::Running);
-                self.heard[index] = (!over).then_some(view.now);
+                self.reported[index] = (!over).then_some(view.now);
                 self.due = self.due.or(Some(view.now + self.limit));
             }
             (Signal::Metric { name, .. }, Domain::Process(Role::Rank(rank))) if *name == BUSY => {
                 self.busy.insert((*rank, o.incarnation));
-                self.heard.get_mut(rank.0 as usize).into_iter().for_each(|heard| *heard = None);
+                self.reported.get_mut(rank.0 as usize).into_iter().for_each(|received| *received = None);
             }
             _ => {}
         }
@@ -62,9 +62,9 @@ impl FaultDetector for StrictSilence {
     }
 
     fn expire(&mut self, view: &View, out: &mut Findings) {
-        for (rank, heard) in (0..).zip(&mut self.heard) {
-            let Some(at) = heard.filter(|at| *at + self.limit <= view.now) else { continue };
-            *heard = None;
+        for (rank, received) in (0..).zip(&mut self.reported) {
+            let Some(at) = received.filter(|at| *at + self.limit <= view.now) else { continue };
+            *received = None;
             let role = Role::Rank(Rank(rank));
             let Some(proc) = view.proc(&role).filter(|p| p.wanted && p.phase == Phase::Running) else { continue };
             let damage = Damage { process: Health::Faulty, ..Damage::default() };
@@ -73,6 +73,6 @@ impl FaultDetector for StrictSilence {
             let by = Name::new("sim.strict-silence");
             out.blame(Fault::new(by, at, suspect).with_incarnation(Some(proc.incarnation)).with_evidence(clue));
         }
-        self.due = self.heard.iter().flatten().min().map(|at| *at + self.limit);
+        self.due = self.reported.iter().flatten().min().map(|at| *at + self.limit);
     }
 }

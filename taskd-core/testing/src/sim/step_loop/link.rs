@@ -36,7 +36,7 @@ impl Sim<'_> {
     pub(in crate::sim) fn loop_runs(&mut self, proc: &ProcId) {
         let Some(known) = self.loops.procs.get(proc) else { return };
         let generation = known.generation;
-        let never = known.joins && self.newcomer_is_tricked(proc);
+        let never = known.joins && self.replacement_is_tricked(proc);
         let links = self.now + self.dice.ms(5, 1_500);
         self.queue.push(links, Event::Links(proc.clone()));
         if never {
@@ -63,7 +63,7 @@ impl Sim<'_> {
                 seat.holds = seat.holds.or(Some(checkpoint));
             }
         }
-        self.tell_link(proc);
+        self.report_link(proc);
     }
 
     /// Returns true if a process is alive and not frozen.
@@ -94,7 +94,7 @@ impl Sim<'_> {
         }
         let Some(known) = self.loops.procs.get_mut(proc).filter(|known| !known.up && !known.cut) else { return };
         known.up = true;
-        self.tell_link(proc);
+        self.report_link(proc);
         self.give_again(proc);
     }
 
@@ -104,10 +104,10 @@ impl Sim<'_> {
         let (open, failed) = (known.open.keys().copied().collect::<Vec<_>>(), known.failed.clone());
         for id in open {
             let at = self.now + self.dice.ms(0, 20);
-            self.queue.push(at, Event::Told { proc: proc.clone(), id });
+            self.queue.push(at, Event::Directed { proc: proc.clone(), id });
         }
         if let Some(failed) = failed {
-            self.says(proc, WorkerMessage::Failed(Box::new(failed)));
+            self.sends(proc, WorkerMessage::Failed(Box::new(failed)));
         }
     }
 
@@ -116,13 +116,13 @@ impl Sim<'_> {
         let Some(known) = self.loops.procs.get_mut(proc).filter(|known| known.up) else { return };
         (known.up, known.cut) = (false, for_good);
         self.log.note(self.now, || format!("the link of {proc} is lost{}", if for_good { " for good" } else { "" }));
-        self.tell_link(proc);
+        self.report_link(proc);
         let at = self.now + self.dice.ms(1, 3_000);
         self.queue.push(at, Event::Links(proc.clone()));
     }
 
     /// Resets the links for a new supervisor: it has none, and its kernel repeats the directives of the previous one.
-    pub(in crate::sim) fn links_begin_anew(&mut self) {
+    pub(in crate::sim) fn links_begin_again(&mut self) {
         let quick = self.dice.chance(500);
         let procs: Vec<ProcId> = self.loops.procs.keys().cloned().collect();
         for proc in procs {
@@ -143,19 +143,19 @@ impl Sim<'_> {
         {
             known.cut = true;
             if self.dice.chance(500) {
-                self.tell_link(proc);
+                self.report_link(proc);
             }
         }
     }
 
-    pub(super) fn tell_link(&mut self, proc: &ProcId) {
+    pub(super) fn report_link(&mut self, proc: &ProcId) {
         let Some(known) = self.loops.get(proc) else { return };
         let host = self.fleet.procs.get(proc).map(|p| p.host);
         let out_of_sight = host.is_none_or(|host| self.fleet.hosts[host].is_cut_off());
         if out_of_sight {
             return;
         }
-        self.tell(Change::Link(LinkStatus::new(proc.clone(), known.linked())));
+        self.report(Change::Link(LinkStatus::new(proc.clone(), known.linked())));
     }
 
     /// Reports the current state of the links of a host that is in sight again.
@@ -163,38 +163,38 @@ impl Sim<'_> {
         let here = |proc: &&ProcId| self.fleet.procs.get(*proc).is_some_and(|p| p.host == host && p.is_alive());
         let procs: Vec<ProcId> = self.loops.procs.keys().filter(here).cloned().collect();
         for proc in procs {
-            self.tell_link(&proc);
+            self.report_link(&proc);
             self.give_again(&proc);
         }
     }
 
     /// Sends a message of a process, if it gets through.
-    pub(super) fn says(&mut self, proc: &ProcId, what: WorkerMessage) {
+    pub(super) fn sends(&mut self, proc: &ProcId, what: WorkerMessage) {
         if self.gets_through(proc) && self.runs_now(proc) {
-            self.tell(Change::Worker(WorkerEvent::new(proc.clone(), what)));
+            self.report(Change::Worker(WorkerEvent::new(proc.clone(), what)));
         }
     }
 
     /// Reports that a rank's collective or its own step has failed; the rank then waits.
-    pub(in crate::sim) fn says_failed(&mut self, proc: &ProcId, generation: Generation, kind: FailureKind) {
+    pub(in crate::sim) fn reports_failed(&mut self, proc: &ProcId, generation: Generation, kind: FailureKind) {
         let step = self.step_reached() + 1;
         let trains = |known: &&mut StepLoop| known.generation == generation && known.stand == Stand::Trains;
         let runs = self.runs_now(proc);
         let Some(known) = self.loops.procs.get_mut(proc).filter(trains).filter(|_| runs) else { return };
         let failed = known.failure(kind, step);
         known.failed = Some(failed.clone());
-        self.says(proc, WorkerMessage::Failed(Box::new(failed)));
+        self.sends(proc, WorkerMessage::Failed(Box::new(failed)));
     }
 
     /// Repeats messages of an older world: the process's last reply, and a failure of that time.
-    pub(in crate::sim) fn says_what_is_old(&mut self, proc: &ProcId) {
+    pub(in crate::sim) fn reports_what_is_old(&mut self, proc: &ProcId) {
         let Some(known) = self.loops.get(proc) else { return };
         let answer = known.done.iter().find(|(id, _)| !known.open.contains_key(id));
         let answer = answer.map(|(id, result)| WorkerMessage::Reply { id: *id, result: result.clone() });
         let mut failed = known.failure(FailureKind::Collective, 1);
-        failed.generation = Generation(known.heard.0.saturating_sub(1));
+        failed.generation = Generation(known.newest.0.saturating_sub(1));
         for what in answer.into_iter().chain([WorkerMessage::Failed(Box::new(failed))]) {
-            self.says(proc, what);
+            self.sends(proc, what);
         }
     }
 
@@ -212,14 +212,14 @@ impl Sim<'_> {
         if refusal.is_some() {
             return;
         }
-        self.tricks_while_told(batch);
+        self.tricks_while_directed(batch);
         let generation = batch.world.generation();
         for (proc, what) in &batch.directives {
             if let Some(known) = self.loops.procs.get_mut(proc) {
                 known.open.insert(id, (generation, what.clone()));
             }
             let at = self.now + self.dice.ms(0, 20);
-            self.queue.push(at, Event::Told { proc: proc.clone(), id });
+            self.queue.push(at, Event::Directed { proc: proc.clone(), id });
         }
     }
 
@@ -243,7 +243,7 @@ impl Sim<'_> {
         if known.open.remove(&id).is_none() {
             return; // its reply is not awaited
         }
-        self.tell_link(proc); // the world that it trains in, and its position
-        self.says(proc, WorkerMessage::Reply { id, result });
+        self.report_link(proc); // the world that it trains in, and its position
+        self.sends(proc, WorkerMessage::Reply { id, result });
     }
 }

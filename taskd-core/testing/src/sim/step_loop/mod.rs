@@ -1,12 +1,12 @@
 //! Training programs with a step loop of taskd: the state of each process, and of its control link.
 //!
-//! This module contains data and simple queries. `link` changes the links, `told` handles directives, and `state`
+//! This module contains data and simple queries. `link` changes the links, `directives` handles directives, and `state`
 //! defines what an interrupted step leaves of the training state. All of it is the true state of the processes: the
 //! kernel knows only what was reported to it.
 
+mod directives;
 mod link;
 mod state;
-mod told;
 
 use super::chaos::Trick;
 use crate::job::{CommandId, Generation, Name, ProcId, Rank};
@@ -50,7 +50,7 @@ pub(super) struct StepLoop {
     /// The world that it trains in.
     pub(super) generation: Generation,
     /// The newest generation of the job's ranks that the process knows.
-    heard: Generation,
+    newest: Generation,
     /// Directives that the launcher keeps for the process because they have no reply yet, with their generations.
     open: BTreeMap<CommandId, (Generation, Directive)>,
     /// Results of the directives that the process has carried out; none of these directives is carried out again.
@@ -103,7 +103,7 @@ impl StepLoop {
             cut: false,
             joins,
             generation,
-            heard: generation,
+            newest: generation,
             open: BTreeMap::new(),
             done: BTreeMap::new(),
             doing: None,

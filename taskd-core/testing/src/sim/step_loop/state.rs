@@ -25,7 +25,7 @@ impl Sim<'_> {
         for proc in self.training.running() {
             if self.dice.chance(share) {
                 let at = self.now + self.dice.ms(1, 3_000);
-                self.queue.push(at, Event::SaysFailed { proc, generation, kind: FailureKind::Collective });
+                self.queue.push(at, Event::ReportsFailed { proc, generation, kind: FailureKind::Collective });
             }
         }
     }

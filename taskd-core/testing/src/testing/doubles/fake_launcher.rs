@@ -74,7 +74,7 @@ struct FakeProc {
     /// How the process ended, or will end once it is no longer frozen.
     end: Option<Termination>,
     /// True if the launcher has reported the end of the process.
-    told: bool,
+    reported: bool,
 }
 
 impl Default for FakeLauncher {
@@ -157,7 +157,7 @@ impl FakeLauncher {
         if let Some(p) = state.procs.get_mut(proc) {
             p.frozen = false;
         }
-        self.world.tell_ends(&mut state);
+        self.world.report_ends(&mut state);
     }
 
     /// Returns true if the process was started and has not ended, whatever the launcher reports about it.
@@ -172,15 +172,15 @@ impl FakeLauncher {
         let mut state = self.world.lock();
         let Some(known) = state.nodes.get_mut(node) else { return };
         known.state = to;
-        let told = known.clone();
-        self.world.log.push(Change::Node(told));
+        let sent = known.clone();
+        self.world.log.push(Change::Node(sent));
         if to == NodeState::Left {
             state.procs.values_mut().filter(|p| p.node == *node && p.runs()).for_each(|p| {
                 p.frozen = false;
                 p.end = Some(Termination::Unknown);
             });
         }
-        self.world.tell_ends(&mut state);
+        self.world.report_ends(&mut state);
     }
 
     /// Returns the programs with which the launcher [conformance suite](crate::testing::conformance::launcher()) checks
@@ -229,16 +229,16 @@ impl FakeWorld {
         let Some(p) = state.procs.get_mut(proc).filter(|p| p.runs()) else { return false };
         p.end = Some(how);
         p.frozen &= how != signal(SIGKILL);
-        self.tell_ends(&mut state);
+        self.report_ends(&mut state);
         true
     }
 
     /// Reports every end of a process that was not reported yet, except on hosts that are out of sight.
-    fn tell_ends(&self, state: &mut State) {
+    fn report_ends(&self, state: &mut State) {
         let State { procs, nodes } = state;
         let hidden = |node: &NodeId| nodes.get(node).is_some_and(|n| n.state == NodeState::OutOfSight);
-        for (proc, p) in procs.iter_mut().filter(|(_, p)| !p.told && !p.runs() && !hidden(&p.node)) {
-            p.told = true;
+        for (proc, p) in procs.iter_mut().filter(|(_, p)| !p.reported && !p.runs() && !hidden(&p.node)) {
+            p.reported = true;
             let how = p.end.unwrap_or(Termination::Unknown);
             if self.lifeline {
                 self.log.push(Change::Proc(p.status(proc, Phase::Dead(how))));
@@ -252,7 +252,7 @@ impl FakeWorld {
         match FakeProgram::of(&p.spec) {
             FakeProgram::CannotStart | FakeProgram::Refused => {
                 p.end = Some(Termination::Unknown);
-                return self.tell_ends(state);
+                return self.report_ends(state);
             }
             FakeProgram::Exits { after, code } => self.end_later(proc.clone(), after, Termination::Code(code)),
             FakeProgram::Runs | FakeProgram::Stubborn => {}
@@ -322,7 +322,7 @@ impl Launcher for FakeLauncher {
         for (order, node) in placed {
             let pid = u32::try_from(state.procs.len()).unwrap_or(u32::MAX).saturating_add(1);
             let spec = Arc::clone(&order.spec);
-            let p = FakeProc { node, pid, spec, frozen: false, end: None, told: false };
+            let p = FakeProc { node, pid, spec, frozen: false, end: None, reported: false };
             let pending = p.status(&order.proc, Phase::Pending("accepted".into()));
             if !self.world.log.admit([pending]).is_empty() {
                 state.procs.insert(order.proc.clone(), p);

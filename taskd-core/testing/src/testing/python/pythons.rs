@@ -21,7 +21,7 @@ pub fn system() -> &'static str {
 /// Returns CPython 3.`minor`, if it is on PATH or among pyenv's versions.
 #[must_use]
 pub fn version(minor: u32) -> Option<PathBuf> {
-    let says = |python: PathBuf| {
+    let answer = |python: PathBuf| {
         let script = "import sys; print(sys.executable, sys.version_info[1])";
         let out = Command::new(python).args(["-I", "-c", script]).output().ok().filter(|out| out.status.success())?;
         let text = String::from_utf8(out.stdout).ok()?;
@@ -34,7 +34,7 @@ pub fn version(minor: u32) -> Option<PathBuf> {
         let mut versions: Vec<PathBuf> =
             std::fs::read_dir(root.join("versions")).ok()?.filter_map(|entry| Some(entry.ok()?.path())).collect();
         versions.sort();
-        versions.into_iter().find_map(|version| says(version.join(format!("bin/python3.{minor}"))))
+        versions.into_iter().find_map(|version| answer(version.join(format!("bin/python3.{minor}"))))
     };
-    says(PathBuf::from(format!("python3.{minor}"))).or_else(of_pyenv)
+    answer(PathBuf::from(format!("python3.{minor}"))).or_else(of_pyenv)
 }

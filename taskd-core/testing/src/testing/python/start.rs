@@ -58,9 +58,9 @@ pub fn text(bytes: &[u8]) -> String {
 /// # Panics
 /// If it has not ended successfully.
 pub fn finished(out: Output) -> (String, String) {
-    let said = (text(&out.stdout), text(&out.stderr));
-    assert!(out.status.success(), "{}: {}{}", out.status, said.0, said.1);
-    said
+    let printed = (text(&out.stdout), text(&out.stderr));
+    assert!(out.status.success(), "{}: {}{}", out.status, printed.0, printed.1);
+    printed
 }
 
 /// Waits for a started program, and returns the same as [`finished`].

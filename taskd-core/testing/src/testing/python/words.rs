@@ -30,10 +30,11 @@ pub fn evaluated(files: &[PythonFile], program: &str) -> Value {
 /// If the type is not an enum.
 #[must_use]
 pub fn variants<T: DeserializeOwned>() -> BTreeSet<String> {
-    let told = [json!("?"), json!({"?": null})].map(|value| serde_json::from_value::<T>(value).err());
-    let expected = told.into_iter().flatten().map(|error| error.to_string());
-    let expected = expected.filter(|told| told.contains("expected")).find(|told| told.contains("unknown variant"));
-    let expected = expected.expect("an enum that says which variants it has");
+    let errors = [json!("?"), json!({"?": null})].map(|value| serde_json::from_value::<T>(value).err());
+    let expected = errors.into_iter().flatten().map(|error| error.to_string());
+    let expected =
+        expected.filter(|errors| errors.contains("expected")).find(|errors| errors.contains("unknown variant"));
+    let expected = expected.expect("an enum that names which variants it has");
     let (_, names) = expected.split_once("expected").unwrap();
     names.split('`').skip(1).step_by(2).map(str::to_owned).collect()
 }

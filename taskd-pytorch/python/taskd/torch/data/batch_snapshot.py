@@ -64,7 +64,7 @@ class BatchSnapshot:
             self.why = why % (OTHERS_BYTES_MAX >> 20)
         except Exception as error:
             why = (
-                "nobody can tell whether the program changes its batches, which cannot be pickled, "
+                "it cannot be determined whether the program changes its batches, which cannot be pickled, "
                 "so no step is done again: %s: %s"
             )
             self.why = why % (type(error).__name__, error)

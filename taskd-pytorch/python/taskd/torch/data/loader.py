@@ -32,7 +32,7 @@ class Copier:
         self.first = {}  # id of a source: (a weak reference to it, these values), for all loops
         self.tape = None  # tape of the current draw
         self.replays = None  # answers operations while an epoch begins again
-        self.told_why = False  # true once batches were reported whose steps cannot be retried
+        self.has_reported_why = False  # true once batches were reported whose steps cannot be retried
 
     def parts_of(self, source: Any, anew: bool = False) -> Any:
         from taskd.torch.data import sources  # late import: this module loads before all of torch has loaded
@@ -112,8 +112,8 @@ class Copier:
 
     def kept(self, batch: Any) -> Any:
         kept = batch_snapshot.BatchSnapshot(batch)
-        if kept.why is not None and not self.told_why:
-            self.told_why = True
+        if kept.why is not None and not self.has_reported_why:
+            self.has_reported_why = True
             _link.say(kept.why)
         return kept
 

@@ -88,8 +88,8 @@ def numbers_of(part: Any) -> Any:
 
 def counts_epochs(part: Any) -> bool:
     """Returns true if the program, or `_batches`, sets the epoch of the part, and the part keeps that as a number."""
-    is_told = hasattr(type(part), "set_epoch") and not isinstance(part, Dataset)
-    return is_told and type(getattr(part, "__dict__", {}).get("epoch")) is int
+    has_set_epoch = hasattr(type(part), "set_epoch") and not isinstance(part, Dataset)
+    return has_set_epoch and type(getattr(part, "__dict__", {}).get("epoch")) is int
 
 
 def is_programs(part: Any) -> bool:

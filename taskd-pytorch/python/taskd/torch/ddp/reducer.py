@@ -7,8 +7,8 @@ others in an aborted step would call other operations in the retry, and wait for
 
   * a reducer that has learned anything in the retried step is rebuilt, as `DistributedDataParallel.__setstate__` does;
   * ranks that have received the order leave it in the generation's store, for ranks that have not;
-  * a newcomer, which has done both steps by itself, follows the other ranks: its reducers are rebuilt as well, or the
-    others adopt its order, or its order has to equal theirs.
+  * a replacement, which has done both steps by itself, follows the other ranks: its reducers are rebuilt as well, or
+    the others adopt its order, or its order has to equal theirs.
 
 The module never changes what a step computes: the order of the first time gives the buckets of the first time.
 """
@@ -41,7 +41,7 @@ class Learner:
     def __init__(self, model: Any, number: Any) -> None:
         self.model, self.number = weakref.ref(model), number
         self.since = None  # the step in which it began to learn
-        self.heard = []  # tensors of each operation of the current forward pass that sends the order
+        self.received = []  # tensors of each operation of the current forward pass that sends the order
         self.own = []  # for each, the values of the tensors before
         self.order = None  # the received order, once buckets were built from it
         self.made_at = None  # the step in which that was
@@ -75,9 +75,9 @@ class Learner:
 
     def look(self) -> None:
         """Saves the received order, if buckets were built from it since."""
-        if self.heard and self.is_made():
-            self.order = [[one.tolist() for one in tensors] for tensors in self.heard]
-        self.heard, self.own = [], []
+        if self.received and self.is_made():
+            self.order = [[one.tolist() for one in tensors] for tensors in self.received]
+        self.received, self.own = [], []
 
     def digest(self) -> str:
         return hashlib.sha256(json.dumps(self.order).encode()).hexdigest()
@@ -106,7 +106,7 @@ class Learner:
         if model.mixed_precision is not None:
             model.reducer._set_mixed_precision_param_dtype(model.mixed_precision.param_dtype)
         model._has_rebuilt_buckets = False
-        self.since, self.heard, self.own, self.order, self.made_at = None, [], [], None, None
+        self.since, self.received, self.own, self.order, self.made_at = None, [], [], None, None
 
 
 CONSTANTS = (types.BuiltinFunctionType, type(None), bool, int, float, str, type, torch.dtype)
@@ -172,18 +172,18 @@ class Reducers:
             in_step = loop is not None and loop.in_step and loop.phase is not WARMING_UP
             one.since = loop.number if in_step else BEFORE_ALL
 
-    def hears(self, tensors: Sequence[torch.Tensor]) -> None:
+    def save_sent(self, tensors: Sequence[torch.Tensor]) -> None:
         """Saves an operation that sends the order; its tensors hold this rank's own order, or one sent before."""
-        self.current.heard.append(tensors)
+        self.current.received.append(tensors)
         self.current.own.append([one.clone() for one in tensors])
         self.current.made_at = self.engine.loop.number
 
-    def hears_nothing(self, tensors: Sequence[torch.Tensor]) -> None:
+    def restore_own(self, tensors: Sequence[torch.Tensor]) -> None:
         """Restores this rank's own order after the operation was aborted. The others have the same order, or `agree`
         reports that they do not."""
-        for heard, own in zip(self.current.heard, self.current.own):
-            if heard is tensors:
-                for tensor, value in zip(heard, own):
+        for received, own in zip(self.current.received, self.current.own):
+            if received is tensors:
+                for tensor, value in zip(received, own):
                     tensor.copy_(value)
 
     def answers(self, tensors: Sequence[torch.Tensor]) -> bool:
@@ -199,7 +199,7 @@ class Reducers:
         known = self.left_by_others(one)
         if known is None:
             return False
-        values = known[len(one.heard)]
+        values = known[len(one.received)]
         if [len(value) for value in values] != [tensor.numel() for tensor in tensors]:
             raise Refused(
                 "the buckets of DDP module %d are of other parameters on other ranks; restart all ranks" % one.number
@@ -210,7 +210,7 @@ class Reducers:
 
     def left_by_others(self, one: Any) -> Any:
         for key in ("order", "newcomer"):
-            left = self.told(key, one)
+            left = self.published(key, one)
             if left is not None:
                 return json.loads(left)
         return None
@@ -233,7 +233,7 @@ class Reducers:
         """Returns true if this step has the buckets of the step before."""
         return self.are_made() and not any(one.was_made_since(step) for one in self.learners if one.may_learn())
 
-    def tell(self, step: int, is_new: bool) -> None:
+    def publish(self, step: int, is_new: bool) -> None:
         """Publishes what these reducers know for the other ranks of a world; all have joined before one continues."""
         for one in self.learners:
             one.look()
@@ -255,17 +255,17 @@ class Reducers:
         """Checks that all ranks have the same buckets, or will have, in a world that all have joined."""
         for one in self.learners:
             one.look()  # this rank may have done the step before by itself
-            if is_new and self.told("counted", one) is not None:
+            if is_new and self.published("counted", one) is not None:
                 raise Refused(
-                    "a static graph of DDP is in its second step, which a newcomer cannot come into; restart all ranks"
+                    "a static graph of DDP is in its second step, which a replacement cannot enter; restart all ranks"
                 )
             if not one.is_made() or one.has_begun_in(step):
                 continue
-            made = self.told("made", one)
-            if made is None and is_new and self.told("due", one) is None:
+            made = self.published("made", one)
+            if made is None and is_new and self.published("due", one) is None:
                 one.renew()
             elif made is None and is_new:
-                self.compare(one, hashlib.sha256(self.told("newcomer", one)).hexdigest().encode())
+                self.compare(one, hashlib.sha256(self.published("newcomer", one)).hexdigest().encode())
             elif is_new or one.was_made_since(step - 1):
                 self.compare(one, made)
 
@@ -278,7 +278,7 @@ class Reducers:
     def leave(self, key: Any, one: Any, text: str) -> None:
         self.engine.store.set("taskd/ddp/%s/%d" % (key, one.number), text)
 
-    def told(self, key: Any, one: Any) -> Any:
+    def published(self, key: Any, one: Any) -> Any:
         key = "taskd/ddp/%s/%d" % (key, one.number)
         return self.engine.store.get(key) if self.engine.store.check([key]) else None
 

@@ -79,7 +79,7 @@ class AbortableGroup:
             loop.tainted = True
         if not self.is_lost():
             self.has_failed = True
-            self.engine.session.failed("collective", op, self.spec.told_as, in_backward, message)
+            self.engine.session.failed("collective", op, self.spec.display_name, in_backward, message)
             self.release()
 
     def release(self) -> int:
@@ -128,11 +128,11 @@ def calling(name: str) -> Any:
         engine = self.engine
         place = caller() if engine.loop is not None and engine.loop.in_step else None
         if engine.loop is not None and is_of_main(engine, place):
-            engine.kinds.calls_for(name, self.spec.members_told, amount(call, args)[1])
+            engine.kinds.calls_for(name, self.spec.display_members, amount(call, args)[1])
         if engine.copier.replays is not None and engine.is_main():
             engine.copier.replays.answer(name, args)
             return local_collectives.completed(args)
-        if place == ORDER and told_of_order(engine, args[0]):
+        if place == ORDER and answer_order(engine, args[0]):
             return local_collectives.completed(args)
         if engine.alone:
             if place == BACKWARD:
@@ -176,11 +176,11 @@ def is_ours(error: BaseException, name: str) -> bool:
     return name == "monitored_barrier" or "gloo/transport" in str(error) or type(error).__name__.startswith("Dist")
 
 
-def told_of_order(engine: Engine, tensors: Sequence[torch.Tensor]) -> bool:
-    """Returns true if the bucket order that DDP's reducer requests from rank 0 was sent before, in a step that is
-    retried; the tensors then hold it."""
+def answer_order(engine: Engine, tensors: Sequence[torch.Tensor]) -> bool:
+    """Returns true if rank 0 sent the bucket order before, in the step that is retried. The tensors of the operation
+    then hold that order."""
     is_known = engine.reducers.answers(tensors)
-    engine.reducers.hears(tensors)
+    engine.reducers.save_sent(tensors)
     return is_known
 
 
@@ -233,7 +233,7 @@ class Work(c10d.Work):
         if get_ident() != group.engine.main_thread:
             return work.wait(timeout)
         limit = time.monotonic() + timeout.total_seconds() if timeout > NO_LIMIT else None
-        told = False  # true once a wait has failed on a completed work
+        has_failed = False  # true once a wait has failed on a completed work
         sliced = group.kind.WAITS_IN_SLICES and not CALLS[self._op].between_two
         while True:
             try:
@@ -243,8 +243,8 @@ class Work(c10d.Work):
             except RuntimeError as error:
                 # read once: the work may complete a moment later, and the error be only the slice's time-out
                 completed = work.is_completed()
-                if sliced and completed and not told:
-                    told = True
+                if sliced and completed and not has_failed:
+                    has_failed = True
                     continue
                 if completed or not sliced:
                     if group.engine.loop is None:
@@ -262,7 +262,7 @@ class Work(c10d.Work):
             raise aborted(engine)
         engine.fails_quietly()
         if self._place == ORDER:
-            engine.reducers.hears_nothing(self._args[0])
+            engine.reducers.restore_own(self._args[0])
         return True
 
     def get_future(self) -> Any:

@@ -43,7 +43,7 @@ class Completer:
         self.lock = allocate_lock()
         self.pending = {}  # id of a future: (the future, its value, the group)
         self.runners = []
-        self.said = False
+        self.is_reported = False
         os.register_at_fork(after_in_child=self.leave_in_child)
 
     def leave_in_child(self) -> None:
@@ -100,23 +100,23 @@ class Completer:
         try:
             self.wait(runner, *followed)
         except Exception as error:
-            self.cannot_tell(op, group, in_backward, error)
+            self.fail_unknown(op, group, in_backward, error)
         finally:
             if not runner.stops:  # the waiting code would use data that has not arrived
                 self.complete(future)  # otherwise backward would wait for ever
         return True
 
-    def cannot_tell(self, op: str, group: Any, in_backward: bool, error: BaseException) -> None:
+    def fail_unknown(self, op: str, group: Any, in_backward: bool, error: BaseException) -> None:
         """Marks the step as one that cannot be committed: the detection of the operation's end, or the report of its
         failure, has failed."""
         loop = group.engine.loop
         if loop is not None:
             loop.tainted = True
         if not group.is_lost():
-            group.engine.session.failed("collective", op, group.spec.told_as, in_backward, str(error))
-        if not self.said:
-            self.said = True
-            _link.say("what became of %s is not known: %s: %s" % (op, type(error).__name__, error))
+            group.engine.session.failed("collective", op, group.spec.display_name, in_backward, str(error))
+        if not self.is_reported:
+            self.is_reported = True
+            _link.say("the outcome of %s is not known: %s: %s" % (op, type(error).__name__, error))
 
     def wait(self, runner: Any, future: Any, op: str, work: Any, group: Any, in_backward: bool) -> None:
         while id(future) in self.pending and not runner.stops:

@@ -34,7 +34,7 @@ class Ends:
         self.address = address  # for the next listening socket, without a name look-up
         self.peers = frozenset()
 
-    def tell(self, signed: Any, rank: int) -> None:
+    def publish(self, signed: Any, rank: int) -> None:
         signed.set(key(rank), ",".join("%s %d" % address for address in sorted(self.own)))
 
     def learn(self, signed: Any, rank: int, size: int) -> bool:
@@ -68,11 +68,11 @@ def first_ends(before: Any, signed: Any, rank: int, size: int) -> Any:
     could make this process shut down any of its connections."""
     new = sockets.listening() - before
     ends = Ends(new, next((host for host, _ in sorted(new)), None))
-    ends.tell(signed, rank)
+    ends.publish(signed, rank)
     return ends if ends.learn(signed, rank, size) else None
 
 
-def tells_none(signed: Any, rank: int) -> None:
+def publish_none(signed: Any, rank: int) -> None:
     """Reports that this member has no ends that it could leave; the other members need not wait for them."""
     signed.set(key(rank), NONE)
 
@@ -85,7 +85,7 @@ def join(store: Any, signed: Any, rank: int, size: int, before: Any, join_second
     options._devices, own = devices(before.address)
     options._threads = 2 * len(options._devices)
     ends = Ends(own, before.address)
-    ends.tell(signed, rank)
+    ends.publish(signed, rank)
     backend = c10d.ProcessGroupGloo(store, rank, size, options)
     ends.learn(signed, rank, size)
     backend._set_sequence_number_for_group()
@@ -107,9 +107,7 @@ def devices(address: Any) -> Any:
         own = sockets.listening() - before
         if len(own) == len(found):  # otherwise another thread has begun to listen, and ours cannot be identified
             return found, own
-    raise RuntimeError(
-        "the address of the new group cannot be told from others that this process has begun to listen on"
-    )
+    raise RuntimeError("the address of the new group cannot be distinguished from others that this process listens on")
 
 
 def release(backend: Any, ends: Any) -> int:

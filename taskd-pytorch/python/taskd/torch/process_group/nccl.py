@@ -33,7 +33,7 @@ def first_ends(before: Any, signed: Any, rank: int, size: int) -> Any:
     return Ends()
 
 
-def tells_none(signed: Any, rank: int) -> None:
+def publish_none(signed: Any, rank: int) -> None:
     """Does nothing: no member waits for ends."""
 
 

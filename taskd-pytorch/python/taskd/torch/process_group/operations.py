@@ -31,16 +31,16 @@ class Call:
     """How to read the arguments of one method.
 
     `tensors` is the position of the tensors that this rank sends; None if there are none. For a receive, and for a
-    scatter, in which only the root sends, it is the position of the tensors that this rank receives. `whom` is the
+    scatter, in which only the root sends, it is the position of the tensors that this rank receives. `peer` is the
     position of the root or peer: a rank of the group, or options that hold it. `called` is the name of another method
     that is the same operation: ranks may use either.
     """
 
-    def __init__(self, op: int, tensors: int | None = None, whom: Any = None, called: str | None = None) -> None:
+    def __init__(self, op: int, tensors: int | None = None, peer: Any = None, called: str | None = None) -> None:
         self.op = op
         self.called = called
         self.tensors = tensors
-        self.whom = whom
+        self.peer = peer
         self.between_two = op in (SEND, RECV)
 
 
@@ -58,19 +58,19 @@ CALLS = {
     "reduce_scatter_tensor_coalesced": Call(REDUCE_SCATTER, tensors=1),
     "reduce_scatter_single": Call(REDUCE_SCATTER, tensors=1, called="_reduce_scatter_base"),
     "reduce_scatter_single_coalesced": Call(REDUCE_SCATTER, tensors=1, called="reduce_scatter_tensor_coalesced"),
-    "broadcast": Call(BROADCAST, tensors=0, whom=1),
-    "reduce": Call(REDUCE, tensors=0, whom=1),
-    "gather": Call(GATHER, tensors=1, whom=2),
-    "gather_into_tensor": Call(GATHER, tensors=1, whom=2),
-    "gather_single": Call(GATHER, tensors=1, whom=2, called="gather_into_tensor"),
-    "scatter": Call(SCATTER, tensors=0, whom=2),
+    "broadcast": Call(BROADCAST, tensors=0, peer=1),
+    "reduce": Call(REDUCE, tensors=0, peer=1),
+    "gather": Call(GATHER, tensors=1, peer=2),
+    "gather_into_tensor": Call(GATHER, tensors=1, peer=2),
+    "gather_single": Call(GATHER, tensors=1, peer=2, called="gather_into_tensor"),
+    "scatter": Call(SCATTER, tensors=0, peer=2),
     "alltoall": Call(ALL_TO_ALL, tensors=1),
     "alltoall_base": Call(ALL_TO_ALL, tensors=1),
     "all_to_all_single": Call(ALL_TO_ALL, tensors=1, called="alltoall_base"),
     "barrier": Call(BARRIER),
     "monitored_barrier": Call(BARRIER),
-    "send": Call(SEND, tensors=0, whom=1),
-    "recv": Call(RECV, tensors=0, whom=1),
+    "send": Call(SEND, tensors=0, peer=1),
+    "recv": Call(RECV, tensors=0, peer=1),
     "recv_anysource": Call(RECV, tensors=0),
 }
 
@@ -109,10 +109,10 @@ def first_tensor(call: Any, arguments: Any) -> Any:
 
 def group_rank(call: Any, arguments: Any) -> int | None:
     """Returns the root or peer of a call as a rank of its group; None if it has none or uses a default."""
-    if call.whom is None or len(arguments) <= call.whom:
+    if call.peer is None or len(arguments) <= call.peer:
         return None
-    whom = arguments[call.whom]
-    return whom if isinstance(whom, int) else getattr(whom, "rootRank", None)
+    peer = arguments[call.peer]
+    return peer if isinstance(peer, int) else getattr(peer, "rootRank", None)
 
 
 def returns_at_once(arguments: Any) -> bool:

@@ -52,9 +52,9 @@ class Spec:
         self.of_job = of_job or members  # ranks of the job, in every world, including those that left and may return
         self.there = there or self.of_job  # without ranks that have left
         self.rank = rank  # rank in the group
-        self.told_as = "default" if is_default else name
+        self.display_name = "default" if is_default else name
         # Equal for all groups of the same members.
-        self.members_told = "all" if is_default else ",".join(map(str, self.of_job))
+        self.display_members = "all" if is_default else ",".join(map(str, self.of_job))
         self.is_default = is_default
         self.devices = {}  # device type: kind of backend
 
@@ -94,7 +94,7 @@ class Groups:
     def make(self, module: Any, make: Any, given: Any, meeting: Any) -> tuple[Any, Any]:
         """Returns what torch's function makes, and the abortable group around it; None if it cannot be recovered."""
         spec = self.spec_of(given)
-        if self.engine.is_newcomer():
+        if self.engine.is_replacement():
             given = dict(given, group_size=1, group_rank=0, store=dist.HashStore())
             made = make(**given)
             if not is_new(module, made[0]):
@@ -115,10 +115,10 @@ class Groups:
             except _auth.NotOurs as error:
                 why = "has no ends that this process can trust (%s)" % error
         elif meeting is not None:
-            meeting.tells_none(kind, self.engine)
+            meeting.publish_none(kind, self.engine)
         if ends is None:
-            told = spec.told_as, why or WITHOUT_HOOKS
-            self.cannot_leave("group %s %s, and cannot be given up inside of the process; restart all ranks" % told)
+            why = spec.display_name, why or WITHOUT_HOOKS
+            self.cannot_leave("group %s %s, and cannot be given up inside of the process; restart all ranks" % why)
             return made, None
         return made, self.inside(made[0], kind, spec, ends=ends)
 
@@ -214,7 +214,7 @@ class Groups:
         number, own = {rank: at for at, rank in enumerate(world)}, int(order["rank"])
         there = world if spec.is_default else [rank for rank in spec.of_job if rank in number]
         if own not in there:
-            raise Refused("rank %d is no member of group %s in the new world" % (own, spec.told_as))
+            raise Refused("rank %d is no member of group %s in the new world" % (own, spec.display_name))
         members, at = [number[rank] for rank in there], there.index(own)
         new = Spec(spec.name, spec.desc, spec.backend, members, at, spec.timeout, spec.is_default, spec.of_job, there)
         new.devices = spec.devices
@@ -229,7 +229,7 @@ class Groups:
         world = module._world
         world.pg_map[front] = (world.pg_map[front][0], store)
         world.pg_group_ranks[front] = {rank: at for at, rank in enumerate(spec.members)}
-        if self.engine.is_newcomer():  # the backends that C++ finds without Python have no peers
+        if self.engine.is_replacement():  # the backends that C++ finds without Python have no peers
             front._share()
         front._count_anew("%s#%d" % (world.pg_names[front], self.engine.session.generation), spec.there)
         self.abandon(old, old_client)
@@ -303,7 +303,7 @@ class Joining:
             self.signed = self.groups.engine.signed(self.store, self.order["prefix"])
             self.groups.engine.meet(self.signed, self.order)
             for front, spec in self.plans:
-                self.at = spec.told_as
+                self.at = spec.display_name
                 self.made.append(self.make(front._inner, spec))
         except Exception as error:
             self.error = "%s: %s" % (type(error).__name__, str(error).split("\n")[0][:500])

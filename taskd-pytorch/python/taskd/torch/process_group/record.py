@@ -81,7 +81,7 @@ class Recorder:
             self.ends,
             call.op,
             call.between_two,
-            call.whom is not None,
+            call.peer is not None,
         )
         position, is_on, one_of, called = call.tensors, native.is_on, Tensor, None
 

@@ -63,13 +63,13 @@ class Meeting:
         and how often it was made."""
         return engine.signed(self.own, "group %s, %d" % (self.name, self.times), engine.session.trains_in)
 
-    def tells_none(self, kind: Any, engine: Engine) -> None:
-        """Reports that this member's group cannot be left: the others, for which it may be too early or too late to
-        know, need not wait for its ends."""
+    def publish_none(self, kind: Any, engine: Engine) -> None:
+        """Reports that this member's group cannot be left, so that the other members do not wait for its ends. They may
+        not know yet, or not any more."""
         if self.own is None:
             return
         try:
-            kind.tells_none(self.signed(engine), self.rank)
+            kind.publish_none(self.signed(engine), self.rank)
         except Exception:  # not reported, as in `fails`
             pass
 

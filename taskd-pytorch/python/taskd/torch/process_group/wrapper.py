@@ -86,7 +86,7 @@ def meeting_of(given: Any, engine: Engine | None) -> Any:
     alone."""
     ranks, rank = given["global_ranks_in_group"], given["group_rank"]
     is_member = rank is not None and (not ranks or dist.get_rank() in ranks)
-    if not is_member or engine is not None and engine.is_newcomer():
+    if not is_member or engine is not None and engine.is_replacement():
         return None
     return Meeting(given["store"], given["group_name"], rank, given["group_size"])
 

@@ -33,7 +33,7 @@ def install(module: Any, engine: Engine) -> None:
     rendezvous = module.rendezvous
 
     def without_peers(url, rank=-1, world_size=-1, **kwargs):
-        if not engine.is_newcomer():
+        if not engine.is_replacement():
             yield from rendezvous(url, rank, world_size, **kwargs)
             return
         own = rank if rank != -1 else 0 if has_no_rank_yet() else int(os.environ["RANK"])

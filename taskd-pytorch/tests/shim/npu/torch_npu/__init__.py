@@ -1,4 +1,4 @@
-"""A stand-in for torch_npu: there is no NPU, no profiler and no stream. It only has the marks, and says so."""
+"""A stand-in for torch_npu: there is no NPU, no profiler and no stream. It only has the marks, and reports that."""
 
 import sys
 import types

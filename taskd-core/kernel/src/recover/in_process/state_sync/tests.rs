@@ -8,10 +8,10 @@ use proptest::prelude::*;
 /// Plans a state sync in which checksums prove what the groups declare.
 fn plan_all(
     states: &BTreeMap<Rank, WorkerState>,
-    newcomers: &BTreeSet<Rank>,
+    replacements: &BTreeSet<Rank>,
     world: &World,
 ) -> Result<Repairs, String> {
-    plan(states, newcomers, &replica_sets(world, false), world)
+    plan(states, replacements, &replica_sets(world, false), world)
 }
 
 #[test]
@@ -51,7 +51,7 @@ fn groups_of_replicas_have_states_and_buckets_of_their_own() {
 }
 
 #[test]
-fn a_newcomer_copies_from_its_own_data_parallel_group_only() {
+fn a_replacement_copies_from_its_own_data_parallel_group_only() {
     let group = |index, ranks: [u32; 2]| (GroupId { kind: GroupKind::Dp, index }, ranks.map(Rank).to_vec());
     let world = Scene::of(4).view.world.as_ref().clone().with_groups([group(0, [0, 2]), group(1, [1, 3])].into());
     let before = state(5, Some(4), Window::Before);
@@ -121,8 +121,8 @@ proptest! {
         let world = Scene::of(u32::try_from(states.len()).unwrap()).view.world;
         let known: BTreeMap<Rank, WorkerState> =
             states.iter().zip(0..).filter_map(|(s, rank)| Some((Rank(rank), s.clone()?))).collect();
-        let newcomers = world.members().keys().filter(|rank| !known.contains_key(rank)).copied().collect();
-        let planned = plan_all(&known, &newcomers, &world);
+        let replacements = world.members().keys().filter(|rank| !known.contains_key(rank)).copied().collect();
+        let planned = plan_all(&known, &replacements, &world);
         let Ok(Repairs { step, places, .. }) = planned else {
             prop_assert!(known.values().all(|state| !state.is_whole()), "it gave up although a replica was whole");
             return Ok(());

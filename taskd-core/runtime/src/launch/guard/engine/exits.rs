@@ -42,7 +42,7 @@ impl Engine {
                 dying.into_iter().for_each(|proc| sys::hurry_end(proc.pid));
             }
         }
-        self.tell_owner();
+        self.notify_owner();
     }
 
     /// Checks which lifelines are held, for ranks that do not wake the waiting thread.
@@ -60,7 +60,7 @@ impl Engine {
     /// faster than they are reaped; the rest waits for the next turn.
     pub(super) fn reap_all(&mut self) {
         self.ends_are_left = (0..ENDS_IN_A_ROW).all(|_| sys::next_ended().map(|ended| self.take_end(ended)).is_some());
-        self.tell_owner();
+        self.notify_owner();
     }
 
     /// Reaps the children that the previous turn has left.
@@ -82,13 +82,13 @@ impl Engine {
                 self.sweep_soon(Instant::now());
             }
         }
-        self.tell_owner();
+        self.notify_owner();
     }
 
     fn take_end(&mut self, ended: Ended) {
         let key = self.procs.running_with(ended.pid);
         if let Some(key) = key {
-            self.tell_of_survivors(key, ended.how());
+            self.report_survivors(key, ended.how());
             // It is not reaped yet, so its pid is still that of its own group.
             let _ = rustix::process::kill_process_group(ended.pid, Signal::KILL);
             self.report_exit(key, ended.how());
@@ -305,7 +305,7 @@ impl Engine {
             }
             Life::Ending { call, give_up_at } => {
                 if give_up_at <= now || (self.all_trees_are_gone() && self.no_strangers_are_left()) {
-                    self.tell_owner();
+                    self.notify_owner();
                     self.note("the guard ends");
                     self.logs.flush(LAST_WORDS_WITHIN);
                     if let Some(end) = self.end.take() {

@@ -214,7 +214,7 @@ impl Engine {
                 self.guarded(|engine| engine.handle(token));
             }
             self.guarded(Engine::on_time);
-            self.guarded(Engine::tell_owner);
+            self.guarded(Engine::notify_owner);
         }
         self.say_goodbye();
         Ok(())
@@ -262,7 +262,7 @@ impl Engine {
             Token::Conn(key) => _ = self.serve(key),
             Token::Stdout(key) => self.drain(key, TURN_BYTES_MAX, |proc| &mut proc.stdout),
             Token::Stderr(key) => self.drain(key, TURN_BYTES_MAX, |proc| &mut proc.stderr),
-            Token::Seat(key) => self.hear_standby(key),
+            Token::Seat(key) => self.read_standby(key),
             Token::SeatOutput(key) => self.drain_standby(key),
         }
     }

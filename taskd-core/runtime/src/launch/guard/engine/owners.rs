@@ -80,7 +80,7 @@ impl Engine {
         let mut alive = received != Received::End;
         while let Some(conn) = self.conns.get_mut(&key) {
             match conn.next::<ToGuard>() {
-                Ok(Some(message)) => self.hear(key, message),
+                Ok(Some(message)) => self.receive(key, message),
                 Ok(None) => break,
                 Err(error) => {
                     self.counters.connections_refused += 1;
@@ -110,7 +110,7 @@ impl Engine {
         self.lose_owner("its process has ended");
     }
 
-    fn hear(&mut self, key: Key, message: ToGuard) {
+    fn receive(&mut self, key: Key, message: ToGuard) {
         match message {
             ToGuard::Hello { protocol, takeover, on_owner_loss, job_name } => {
                 let allowed = self.may_own(key, protocol, takeover).and_then(|()| self.is_its_job(job_name));
@@ -217,9 +217,9 @@ impl Engine {
         if let Some(conn) = self.conns.get_mut(&key) {
             conn.trust();
         }
-        self.procs.tell_all();
+        self.procs.report_all();
         self.sync_owed = true;
-        self.tell_owner();
+        self.notify_owner();
     }
 
     /// Watches the owner's process, since a child of it may hold the socket open after its death.
@@ -313,9 +313,9 @@ impl Engine {
     }
 
     /// Sends pending reports to the owner, as many as its connection takes.
-    pub(super) fn tell_owner(&mut self) {
+    pub(super) fn notify_owner(&mut self) {
         let Some((key, conn)) = self.owner.and_then(|key| Some((key, self.conns.get_mut(&key)?))) else { return };
-        let mut told = true;
+        let mut is_sent = true;
         while conn.has_room() {
             let Some(news) = self.procs.next_news() else {
                 if std::mem::take(&mut self.sync_owed) {
@@ -323,9 +323,9 @@ impl Engine {
                 }
                 break;
             };
-            told &= conn.send(&FromGuard::Proc(Box::new(news.clone()))).is_ok();
+            is_sent &= conn.send(&FromGuard::Proc(Box::new(news.clone()))).is_ok();
         }
-        debug_assert!(told, "the report of one process is far below the limit of a frame");
+        debug_assert!(is_sent, "the report of one process is far below the limit of a frame");
         self.flush(key);
     }
 

@@ -66,19 +66,19 @@ impl Engine {
     }
 
     fn let_run_ahead(&mut self, key: Key, like: &Like, ahead: Ahead, threads: &str, now: Instant) -> io::Result<()> {
-        let mut told = Packet::new("ahead").with("threads", threads).with_all("argument", &ahead.arguments);
+        let mut message = Packet::new("ahead").with("threads", threads).with_all("argument", &ahead.arguments);
         for (name, value) in &ahead.set {
-            told = told.with("set", &format!("{name}={value}"));
+            message = message.with("set", &format!("{name}={value}"));
         }
         for name in like.unknown(&ahead) {
-            told = told.with("unknown", name);
+            message = message.with("unknown", name);
         }
         let was_one = self.standbys.get(key).map(|standby| standby.line);
         let was_one = was_one.and_then(|line| self.standbys.line(line)).is_some_and(|line| line.was_ahead);
         let by = slower_by(was_one);
         let (nice, slower) = (self.ground.nice(like.nice), self.ground.nice(like.nice.saturating_add(by)));
         let Some(standby) = self.standbys.get_mut(key) else { return Ok(()) };
-        packet::send(&standby.seat, &told, &[])?;
+        packet::send(&standby.seat, &message, &[])?;
         (standby.is_ready, standby.ahead, standby.until) = (false, Some(ahead), Some(now + AHEAD_WITHIN));
         let (line, process) = (standby.line, standby.process);
         if let Some((pid, _)) = process {

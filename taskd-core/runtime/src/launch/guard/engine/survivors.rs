@@ -21,7 +21,7 @@ impl Engine {
     /// Reports to the owner the living descendants of a process that ended without a request, such as those of a script
     /// that has put its program into the background. Also writes the report after the process's own output. To be
     /// called before the process group is killed: with its last process the output is closed.
-    pub(super) fn tell_of_survivors(&mut self, key: Key, how: Termination) {
+    pub(super) fn report_survivors(&mut self, key: Key, how: Termination) {
         let Some(text) = self.survivors_of(key, how) else { return };
         self.drain(key, LAST_BYTES_MAX, |proc| &mut proc.stderr);
         if let Some(stream) = self.procs.get(key).and_then(|proc| proc.stderr.as_ref()) {

@@ -50,7 +50,7 @@ pub(in crate::launch::guard) struct BeforeExec {
     /// Limit of open files from before the guard raised its own.
     pub(in crate::launch::guard) open_files: Rlimit,
     /// Eventfd in which the child records its last step, since only the number of an error reaches the parent.
-    pub(in crate::launch::guard) told: OwnedFd,
+    pub(in crate::launch::guard) reported: OwnedFd,
 }
 
 /// Makes `command` run these steps in the child.
@@ -65,7 +65,7 @@ impl BeforeExec {
         let mut step = Step::Setsid;
         let done = self.run_to(&mut step);
         let number = if done.is_ok() { Step::Exec } else { step } as u64;
-        let _ = rustix::io::write(&self.told, &number.to_ne_bytes()); // if it fails, the error names no step
+        let _ = rustix::io::write(&self.reported, &number.to_ne_bytes()); // if it fails, the error names no step
         done
     }
 
@@ -172,7 +172,7 @@ mod tests {
             parent_is_hurried: false,
             cpus: None,
             open_files: rustix::process::getrlimit(Resource::Nofile),
-            told: rustix::event::eventfd(0, rustix::event::EventfdFlags::NONBLOCK).unwrap(),
+            start_time: rustix::event::eventfd(0, rustix::event::EventfdFlags::NONBLOCK).unwrap(),
         };
         before_exec(&mut command, steps);
         let mut child = command.spawn().unwrap();
@@ -181,8 +181,8 @@ mod tests {
         assert_eq!((stat.session, stat.group), (stat.group, i32::try_from(child.id()).unwrap()));
         // An emulator shows the values of a process that it keeps itself; a forked process has its parent's.
         let of_parent = Stat::read(rustix::process::getpid()).unwrap().start_time;
-        let (told, is_emulated) = (page.start_time.load(Ordering::Acquire), cfg!(target_arch = "aarch64"));
-        assert!(told == stat.start_time || is_emulated && told.abs_diff(of_parent) <= 1);
+        let (start_time, is_emulated) = (page.start_time.load(Ordering::Acquire), cfg!(target_arch = "aarch64"));
+        assert!(start_time == stat.start_time || is_emulated && start_time.abs_diff(of_parent) <= 1);
         drop(child.stdin.take());
         child.wait().unwrap();
     }

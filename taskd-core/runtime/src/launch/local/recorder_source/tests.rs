@@ -72,7 +72,7 @@ fn step_of(fact: &Fact) -> Option<u64> {
 async fn facts(source: &mut RecorderSource) -> Vec<Fact> {
     tokio::time::timeout(Duration::from_secs(5), source.next())
         .await
-        .map_or(Vec::new(), |told| told.unwrap().unwrap().facts)
+        .map_or(Vec::new(), |found| found.unwrap().unwrap().facts)
 }
 
 async fn groups(source: &mut RecorderSource, rank: u32) -> Result<Vec<crate::trace::GroupPosition>, SourceError> {
@@ -93,12 +93,12 @@ async fn steps_of_all_ranks_are_reported_and_each_batch_reaches_the_sink() {
     let mut source =
         RecorderSource::new(history).sink(move |batch: &Arc<RecordBatch>| kept.lock().unwrap().push(batch.clone()));
     ranks.iter().for_each(|rank| rank.steps(1..=3));
-    let told = facts(&mut source).await;
-    assert_eq!(told.iter().filter_map(step_of).collect::<Vec<_>>(), [1, 2, 3, 1, 2, 3]);
-    assert!(told.iter().all(|fact| fact.incarnation == Some(Incarnation(1)) && !fact.age.is_zero()));
-    assert!(told.is_sorted_by(|a, b| a.age >= b.age));
+    let found = facts(&mut source).await;
+    assert_eq!(found.iter().filter_map(step_of).collect::<Vec<_>>(), [1, 2, 3, 1, 2, 3]);
+    assert!(found.iter().all(|fact| fact.incarnation == Some(Incarnation(1)) && !fact.age.is_zero()));
+    assert!(found.is_sorted_by(|a, b| a.age >= b.age));
     assert_eq!(batches.lock().unwrap().iter().map(|batch| batch.records.len()).collect::<Vec<_>>(), [6, 6]);
-    assert_eq!(facts(&mut source).await, [], "nothing is told twice");
+    assert_eq!(facts(&mut source).await, [], "nothing is reported twice");
     assert_eq!(batches.lock().unwrap().len(), 2);
 }
 
@@ -109,10 +109,10 @@ async fn a_recorder_of_another_version_is_reported_once() {
     let version_at = 4096 + 8;
     std::os::unix::fs::FileExt::write_all_at(&played.memory, &9u32.to_ne_bytes(), version_at).unwrap();
     let mut source = RecorderSource::new(Arc::clone(&history));
-    let told = source.next().await.unwrap().unwrap_err().to_string();
+    let found = source.next().await.unwrap().unwrap_err().to_string();
     let words = "the records of rank 0 #1 cannot be read any more: \
         a recorder's file of version 9, and this program reads version 1";
-    assert!(told.ends_with(words), "{told}");
+    assert!(found.ends_with(words), "{found}");
     assert_eq!(facts(&mut source).await, []);
 }
 
@@ -131,8 +131,8 @@ async fn last_records_of_a_process_are_read_after_its_exit_is_acknowledged() {
     assert!(groups(&mut source, 0).await.unwrap()[0].recent[0].is_pending, "it can still be asked about");
     let second = Played::new(&history, 0, 2);
     second.steps(3..=3);
-    let told = facts(&mut source).await;
-    assert_eq!((told.len(), told[0].incarnation, step_of(&told[0])), (1, Some(Incarnation(2)), Some(3)));
+    let found = facts(&mut source).await;
+    assert_eq!((found.len(), found[0].incarnation, step_of(&found[0])), (1, Some(Incarnation(2)), Some(3)));
     assert_eq!(groups(&mut source, 0).await, Ok(vec![]));
     assert_eq!(source.followed.len(), 1);
 }
@@ -160,13 +160,13 @@ async fn a_long_collective_is_reported_once() {
     let bound = Duration::from_millis(30);
     let mut source = RecorderSource::new(history).every(Duration::from_millis(5)).pending_after(bound);
     let call = rank.call(9);
-    let told = facts(&mut source).await;
-    let [Fact { signal: Signal::CollectivePending { group, sequence: 9, nanos }, .. }] = &told[..] else {
-        panic!("{told:?}")
+    let found = facts(&mut source).await;
+    let [Fact { signal: Signal::CollectivePending { group, sequence: 9, nanos }, .. }] = &found[..] else {
+        panic!("{found:?}")
     };
     assert!(group == "default" && *nanos >= 30_000_000);
     rank.steps(1..=1);
-    assert_eq!(facts(&mut source).await.iter().filter_map(step_of).collect::<Vec<_>>(), [1], "not told again");
+    assert_eq!(facts(&mut source).await.iter().filter_map(step_of).collect::<Vec<_>>(), [1], "not reported again");
     rank.recorder.thread().end(call);
 }
 
@@ -176,11 +176,11 @@ async fn lost_records_are_reported_and_a_rival_reader_is_an_error_once() {
     let rank = Played::new(&history, 0, 1);
     let mut source = RecorderSource::new(history);
     rank.steps(1..=600); // of 1,200 records the ring keeps 1,024
-    let told = facts(&mut source).await;
+    let found = facts(&mut source).await;
     let lost: Vec<&Signal> =
-        told.iter().map(|fact| &fact.signal).filter(|s| matches!(s, Signal::Lost { .. })).collect();
+        found.iter().map(|fact| &fact.signal).filter(|s| matches!(s, Signal::Lost { .. })).collect();
     assert_eq!(lost, [&Signal::Lost { count: 176 }]);
-    assert_eq!(told.iter().filter_map(step_of).count(), 512);
+    assert_eq!(found.iter().filter_map(step_of).count(), 512);
     let mut rival = crate::trace::recorder::RecorderReader::open(rank.memory.try_clone().unwrap()).unwrap();
     rank.steps(601..=601);
     rival.take(|_| ()).unwrap();
@@ -219,8 +219,8 @@ async fn memory_of_another_process_and_memory_without_a_recorder_are_left_alone(
     let report = ProcReport { proc: ProcId::rank(2, 1), pid: 2, start_time: 1, phase: Phase::Running, page };
     history.learn(report);
     let mut source = RecorderSource::new(history);
-    let told = facts(&mut source).await;
-    assert_eq!(told.iter().map(|fact| fact.about.to_string()).collect::<Vec<_>>(), ["rank 0"]);
+    let found = facts(&mut source).await;
+    assert_eq!(found.iter().map(|fact| fact.about.to_string()).collect::<Vec<_>>(), ["rank 0"]);
     assert!(groups(&mut source, 1).await.is_err() && groups(&mut source, 2).await.is_err());
     assert_eq!(rank.recorder.name(""), NameId(1), "nothing was written into it");
 }

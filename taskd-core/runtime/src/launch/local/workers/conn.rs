@@ -55,7 +55,7 @@ async fn talk(workers: &Workers, stream: UnixStream, number: u64, served: &mut O
     *served = Some(proc.clone());
     tokio::select! {
         biased;
-        heard = listen(workers, &mut incoming, &proc) => heard,
+        received = listen(workers, &mut incoming, &proc) => received,
         _ = send(writer, queue) => Ok(()), // the last messages of a process that is gone are lost
     }
 }
@@ -67,7 +67,7 @@ async fn listen(workers: &Workers, incoming: &mut Incoming, proc: &ProcId) -> io
             FromWorker::Position { now, state_bytes, limits } => workers.moved(proc, now, state_bytes, &limits),
             FromWorker::Failed(failed) => workers.failed(proc, failed),
             FromWorker::Reply(reply) => workers.answered(proc, reply),
-            FromWorker::InMemoryCheckpoint(copy) => workers.says(proc, WorkerMessage::InMemoryCheckpoint(copy)),
+            FromWorker::InMemoryCheckpoint(copy) => workers.report(proc, WorkerMessage::InMemoryCheckpoint(copy)),
             FromWorker::Digest(digest) if digest.is_sound() => workers.has_digest(proc, digest),
             FromWorker::Digest(_) => return Err(io::Error::other("a checksum of its state that is empty or too long")),
         }

@@ -238,7 +238,7 @@ impl Workers {
             let _ = way.try_send(open.frame.clone()); // the queue is new, and can hold all open directives
         }
         (seat.conn, seat.way, seat.linked) = (conn, Some(way), Some(linked));
-        self.tell(proc, seat);
+        self.report_link(proc, seat);
     }
 
     /// Removes a closed connection, unless a newer one has replaced it.
@@ -246,7 +246,7 @@ impl Workers {
         let mut seats = self.seats();
         if let Some(seat) = seats.get_mut(proc).filter(|seat| seat.conn == conn) {
             (seat.way, seat.linked) = (None, None);
-            self.tell(proc, seat);
+            self.report_link(proc, seat);
         }
     }
 
@@ -257,7 +257,7 @@ impl Workers {
         let Some(seat) = seats.get_mut(proc).filter(|seat| seat.conn == conn) else { return };
         let why = shortened(&format!("it sent an invalid message on its control link: {why}"));
         for id in mem::take(&mut seat.open).into_keys() {
-            self.says(proc, WorkerMessage::Reply { id, result: Err(why.clone()) });
+            self.report(proc, WorkerMessage::Reply { id, result: Err(why.clone()) });
         }
     }
 
@@ -279,12 +279,12 @@ impl Workers {
         let Some(seat) = seats.get_mut(proc) else { return };
         if let Some(linked) = &mut seat.linked {
             change(linked);
-            self.tell(proc, seat);
+            self.report_link(proc, seat);
         }
     }
 
     /// Reports the link's state. Called under the lock, so that the history has the changes in order.
-    fn tell(&self, proc: &ProcId, seat: &Seat) {
+    fn report_link(&self, proc: &ProcId, seat: &Seat) {
         if seat.linked.as_ref().is_some_and(|linked| linked.position == LoopPosition::InLoop) {
             self.come_to_loop();
         }
@@ -303,7 +303,7 @@ impl Workers {
         if open.joins && result.is_ok() {
             self.change(proc, |linked| linked.generation = open.generation);
         }
-        self.says(proc, WorkerMessage::Reply { id, result });
+        self.report(proc, WorkerMessage::Reply { id, result });
     }
 
     fn failed(&self, proc: &ProcId, failed: Failed) {
@@ -313,10 +313,10 @@ impl Workers {
         let (op, group) = (failed.op(), failed.group());
         let Failed { kind, step, .. } = failed;
         let failure = StepFailure::new(generation, kind, message).with_step(step).with_op(op).with_group(group);
-        self.says(proc, WorkerMessage::Failed(Box::new(failure)));
+        self.report(proc, WorkerMessage::Failed(Box::new(failure)));
     }
 
-    fn says(&self, proc: &ProcId, what: WorkerMessage) {
+    fn report(&self, proc: &ProcId, what: WorkerMessage) {
         self.history.log.push(Change::Worker(WorkerEvent::new(proc.clone(), what)));
     }
 }

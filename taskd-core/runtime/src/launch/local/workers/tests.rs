@@ -27,9 +27,9 @@ fn workers() -> Arc<Workers> {
 
 /// Sends these bytes on a connection of its own and closes it. Returns true if the connection was accepted as the
 /// process's, whose link is removed again.
-async fn is_taken(workers: &Arc<Workers>, said: &[u8]) -> bool {
+async fn is_taken(workers: &Arc<Workers>, bytes: &[u8]) -> bool {
     let (mut peer, own) = UnixStream::pair().unwrap();
-    peer.write_all(said).await.unwrap();
+    peer.write_all(bytes).await.unwrap();
     peer.shutdown().await.unwrap();
     workers.seats().clear();
     conn::serve(Arc::clone(workers), own, 1).await;
@@ -51,7 +51,7 @@ fn hello(version: u32) -> Vec<u8> {
 async fn peers_that_break_the_protocol_are_refused_and_counted() {
     let workers = workers();
     let hello = frame(&hello(VERSION));
-    let after_hello = |said: &[u8]| [&hello, said].concat();
+    let after_hello = |bytes: &[u8]| [&hello, bytes].concat();
     let beyond = u32::try_from(FRAME_BYTES_MAX + 1).unwrap().to_le_bytes();
     let other = String::from_utf8(self::hello(VERSION)).unwrap().replace("rank-0.1", "rank-0.2");
     let refused = [
@@ -71,15 +71,15 @@ async fn peers_that_break_the_protocol_are_refused_and_counted() {
         ("no message", after_hello(&frame(br#"{"dance": {}}"#))),
         ("JSON in JSON without an end", after_hello(&frame(&[b'['; 100_000]))),
     ];
-    for (number, (what, said)) in (1..).zip(refused) {
-        assert_eq!(is_taken(&workers, &said).await, said.starts_with(&hello), "{what}");
+    for (number, (what, bytes)) in (1..).zip(refused) {
+        assert_eq!(is_taken(&workers, &bytes).await, bytes.starts_with(&hello), "{what}");
         assert_eq!(workers.counts(), LinkCounts { refused: number, unexpected: 0 }, "{what}");
     }
     let refused = workers.counts().refused;
     for cut in [0, 1, 5] {
         assert!(is_taken(&workers, &after_hello(&frame(b"[]")[..cut])).await);
     }
-    assert_eq!(workers.counts().refused, refused, "who dies while it speaks has done nothing wrong");
+    assert_eq!(workers.counts().refused, refused, "a peer that dies while it sends has done nothing wrong");
 }
 
 #[tokio::test]
@@ -87,11 +87,11 @@ async fn a_peer_that_announces_an_oversized_frame_is_not_read_further() {
     let (mut peer, own) = UnixStream::pair().unwrap();
     let (workers, mut sent) = (workers(), 0);
     let serving = tokio::spawn(conn::serve(Arc::clone(&workers), own, 1));
-    let mut said = frame(&hello(VERSION));
-    said.extend(u32::MAX.to_le_bytes());
-    while peer.write_all(&said).await.is_ok() {
-        sent += said.len();
-        said = vec![b' '; 64 << 10];
+    let mut bytes = frame(&hello(VERSION));
+    bytes.extend(u32::MAX.to_le_bytes());
+    while peer.write_all(&bytes).await.is_ok() {
+        sent += bytes.len();
+        bytes = vec![b' '; 64 << 10];
     }
     serving.await.unwrap();
     assert!(sent < 2 * FRAME_BYTES_MAX, "the socket's own room, not {sent} bytes");
@@ -99,10 +99,10 @@ async fn a_peer_that_announces_an_oversized_frame_is_not_read_further() {
 }
 
 /// Returns true if a connection that sends these bytes and closes must be refused.
-fn is_refused(mut said: &[u8]) -> bool {
+fn is_refused(mut bytes: &[u8]) -> bool {
     let mut is_first = true;
     loop {
-        let Some((length, rest)) = said.split_first_chunk() else { return is_first };
+        let Some((length, rest)) = bytes.split_first_chunk() else { return is_first };
         let length = u32::from_le_bytes(*length) as usize;
         if length > FRAME_BYTES_MAX {
             return true;
@@ -113,7 +113,7 @@ fn is_refused(mut said: &[u8]) -> bool {
             (Ok(FromWorker::Hello(_)) | Err(_), _) | (Ok(_), true) => return true,
             (Ok(_), false) => {}
         }
-        (is_first, said) = (false, rest);
+        (is_first, bytes) = (false, rest);
     }
 }
 
@@ -141,10 +141,10 @@ fn conversations() -> impl Strategy<Value = Vec<u8>> {
     (order, edits, torn, end).prop_map(move |(order, edits, torn, end)| {
         let mut messages = messages.clone();
         edits.into_iter().for_each(|(which, at, length, piece)| replace(&mut messages[which], at, length, piece));
-        let mut said: Vec<u8> = order.into_iter().flat_map(|which| frame(&messages[which])).collect();
-        torn.into_iter().for_each(|(at, length, piece)| replace(&mut said, at, length, piece));
-        said.truncate(end.map_or(said.len(), |end| end.index(said.len() + 1)));
-        said
+        let mut bytes: Vec<u8> = order.into_iter().flat_map(|which| frame(&messages[which])).collect();
+        torn.into_iter().for_each(|(at, length, piece)| replace(&mut bytes, at, length, piece));
+        bytes.truncate(end.map_or(bytes.len(), |end| end.index(bytes.len() + 1)));
+        bytes
     })
 }
 
@@ -162,11 +162,11 @@ fn every_conversation_is_read_to_its_end_or_refused() {
     let seen = RefCell::new(BTreeMap::<_, u64>::new());
     let (workers, expected) = (workers(), RefCell::new(0));
     let mut runner = TestRunner::new_with_rng(config, TestRng::deterministic_rng(RngAlgorithm::ChaCha));
-    let result = runner.run(&conversations(), |said| {
-        let is_taken = runtime.block_on(is_taken(&workers, &said));
-        let is_refused = is_refused(&said);
+    let result = runner.run(&conversations(), |bytes| {
+        let is_taken = runtime.block_on(is_taken(&workers, &bytes));
+        let is_refused = is_refused(&bytes);
         *expected.borrow_mut() += u64::from(is_refused);
-        prop_assert_eq!(workers.counts().refused, *expected.borrow(), "every one is counted, and nobody else");
+        prop_assert_eq!(workers.counts().refused, *expected.borrow(), "every one is counted, and no other peer");
         *seen.borrow_mut().entry((is_taken, is_refused)).or_default() += 1;
         Ok(())
     });

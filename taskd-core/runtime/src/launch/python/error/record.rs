@@ -184,7 +184,7 @@ mod tests {
         assert!(matches!(read_error_file(dir.path()), Err(ErrorFileError::Unreadable { .. })));
         std::fs::remove_file(&path).unwrap();
         rustix::fs::mknodat(rustix::fs::CWD, &path, rustix::fs::FileType::Fifo, Mode::RUSR, 0).unwrap();
-        assert_eq!(read_error_file(&path).unwrap(), None, "nobody writes into the pipe, and nobody waits for it");
+        assert_eq!(read_error_file(&path).unwrap(), None, "no process writes into the pipe, and none waits for it");
         std::fs::remove_file(&path).unwrap();
         std::fs::write(&path, "half").unwrap();
         let message = read_error_file(&path).unwrap_err().to_string();

@@ -115,15 +115,15 @@ impl Recipe<'_> {
         let stdin = lock.try_clone().map_err(text)?;
         let mut child = command.stdin(stdin).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().map_err(text)?;
         let (stdout, stderr) = (child.stdout.take(), child.stderr.take());
-        let said = std::thread::scope(|scope| {
-            let said = scope.spawn(|| stderr.map(tail).unwrap_or_default());
+        let errors = std::thread::scope(|scope| {
+            let errors = scope.spawn(|| stderr.map(tail).unwrap_or_default());
             for bytes in stdout.into_iter().flat_map(|out| BufReader::new(out).split(b'\n')).map_while(Result::ok) {
                 line(&String::from_utf8_lossy(&bytes));
             }
-            said.join().unwrap_or_default()
+            errors.join().unwrap_or_default()
         });
         let status = child.wait().map_err(text)?;
-        if status.success() { Ok(()) } else { Err(format!("{said}\n{status}")) }
+        if status.success() { Ok(()) } else { Err(format!("{errors}\n{status}")) }
     }
 
     /// Converts the stderr of a failed step to an error: one whose cause a user can remedy, otherwise the error that
@@ -133,8 +133,8 @@ impl Recipe<'_> {
             return self.disk_full();
         }
         let mut lines = stderr.lines().map(str::trim).filter(|line| !line.is_empty());
-        if let Some(said) = lines.clone().find(|line| UNREACHABLE.iter().any(|words| line.contains(words))) {
-            return VenvError::IndexUnreachable { spec: self.spec, detail: said.to_owned() };
+        if let Some(errors) = lines.clone().find(|line| UNREACHABLE.iter().any(|words| line.contains(words))) {
+            return VenvError::IndexUnreachable { spec: self.spec, detail: errors.to_owned() };
         }
         let mut last: Vec<&str> = lines.by_ref().rev().take(DETAIL_LINES).collect();
         last.reverse();
@@ -249,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn progress_tells_what_takes_long() {
+    fn progress_names_what_takes_long() {
         let (dir, python) = cache(
             "echo 'Collecting a'; echo '  Downloading a.whl (899.8 MB)'; echo 'Downloading b.whl (9 kB)'
              echo 'Installing collected packages: a, b'",
@@ -283,7 +283,7 @@ mod tests {
 
     #[test]
     fn a_failed_build_names_its_remedy_and_leaves_no_environment() {
-        let says = |pip: &str, needs_bytes, words: &[&str]| {
+        let message_of = |pip: &str, needs_bytes, words: &[&str]| {
             let (dir, python) = cache(pip);
             let spec: &'static VenvSpec = Box::leak(Box::new(VenvSpec { needs_bytes, ..SPEC }));
             let recipe = Recipe { spec, ..recipe(&dir, &python) };
@@ -293,12 +293,16 @@ mod tests {
         };
         let offline = "echo 'WARNING: Retrying: NewConnectionError(...): Temporary failure in name resolution' >&2
                        echo 'ERROR: No matching distribution found for framework' >&2; exit 1";
-        says(offline, 0, &["index cannot be reached", "NewConnectionError", "TASKD_PYTHON_OF_TESTS"]);
+        message_of(offline, 0, &["index cannot be reached", "NewConnectionError", "TASKD_PYTHON_OF_TESTS"]);
         let full = "echo 'ERROR: [Errno 28] No space left on device' >&2; exit 1";
-        says(full, 5_000_000_000, &["too full", "takes 5 GB", "XDG_CACHE_HOME"]);
-        says("true", u64::MAX, &["too full"]);
-        says("seq 100000 >&2; echo 'ERROR: odd' >&2; exit 2", 0, &["could not be made: 99999 | 100000 | ERROR: odd"]);
-        says("kill -9 $$", 0, &["could not be made", "signal: 9"]);
+        message_of(full, 5_000_000_000, &["too full", "takes 5 GB", "XDG_CACHE_HOME"]);
+        message_of("true", u64::MAX, &["too full"]);
+        message_of(
+            "seq 100000 >&2; echo 'ERROR: odd' >&2; exit 2",
+            0,
+            &["could not be made: 99999 | 100000 | ERROR: odd"],
+        );
+        message_of("kill -9 $$", 0, &["could not be made", "signal: 9"]);
     }
 
     #[test]

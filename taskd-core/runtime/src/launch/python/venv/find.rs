@@ -64,10 +64,10 @@ mod tests {
     #[test]
     fn pyenv_pythons_are_listed_with_their_probed_version() {
         let root = tempfile::tempdir().unwrap();
-        let python = |name: &str, says: &str| {
+        let python = |name: &str, answer: &str| {
             let bin = root.path().join("versions").join(name).join("bin");
             fs::create_dir_all(&bin).unwrap();
-            script(&bin.join("python"), says);
+            script(&bin.join("python"), answer);
         };
         python("2.7.18", "echo 2 7 /old");
         python("3.10.13", "echo 3 10 /usr/the one/python");

@@ -203,12 +203,12 @@ pub(super) fn difference(plain: &Plain, actual: &Plain) -> Extra {
             extra.peer = c.peer;
             extra.sequence = c.sequence;
         }
-        (Detail::Device(work), _) => extra.tell(work),
+        (Detail::Device(work), _) => extra.add(work),
         (Detail::DeviceCommunication(c), _) => {
             extra.op = Some(c.op.code());
             extra.data_type = Some(c.data_type.code());
             extra.peer = c.peer;
-            extra.tell(c.work);
+            extra.add(c.work);
         }
         _ => {}
     }
@@ -258,7 +258,7 @@ pub(super) fn combine(plain: Plain, extra: &Extra) -> Option<Plain> {
 
 impl Extra {
     /// Stores all data of a device's work, for which the line's own fields have no room.
-    const fn tell(&mut self, work: DeviceWork) {
+    const fn add(&mut self, work: DeviceWork) {
         self.device = Some(work.device);
         self.stream = Some(work.stream);
         self.correlation = Some(work.correlation);

@@ -35,7 +35,7 @@ pub struct CompatibleReader<R> {
     /// Kinds of open ranges of other writers.
     open: BTreeMap<u64, Kind>,
     /// The first record of the next batch.
-    ahead: Option<Told>,
+    ahead: Option<Entry>,
     understood: u64,
     skipped: Skipped,
 }
@@ -49,7 +49,7 @@ struct Names {
 
 /// A record, with the data in its line that belongs to the batch.
 #[derive(Debug)]
-struct Told {
+struct Entry {
     origin: Origin,
     lost: u64,
     record: TimedRecord,
@@ -78,7 +78,7 @@ impl<R: Read> CompatibleReader<R> {
     }
 
     /// Returns the next valid record.
-    fn read_record(&mut self) -> Option<Told> {
+    fn read_record(&mut self) -> Option<Entry> {
         loop {
             let (from, is_whole) = (self.at, self.read_line()?);
             let bytes = self.at - from;
@@ -90,8 +90,8 @@ impl<R: Read> CompatibleReader<R> {
                 continue;
             };
             self.understood += 1;
-            if let Some(told) = self.record(&line) {
-                return Some(told);
+            if let Some(record) = self.record(&line) {
+                return Some(record);
             }
         }
     }
@@ -122,7 +122,7 @@ impl<R: Read> CompatibleReader<R> {
         }
     }
 
-    fn record(&mut self, line: &Line) -> Option<Told> {
+    fn record(&mut self, line: &Line) -> Option<Entry> {
         if line.kind != MARKER {
             self.skipped.other_records += 1;
             return None;
@@ -165,7 +165,7 @@ impl<R: Read> CompatibleReader<R> {
         let lost = line.taskd.as_ref().and_then(|extra| extra.lost).unwrap_or(0);
         let name = self.names.id(&name);
         let record = TimedRecord { unix_nanos: line.timestamp, thread: pt.thread_id, kind, event, name, detail };
-        Some(Told { origin, lost, record })
+        Some(Entry { origin, lost, record })
     }
 
     /// Returns the kind of a record; for an end without one, the kind of its beginning.
@@ -200,7 +200,7 @@ impl<R: Read> Iterator for CompatibleReader<R> {
             self.finish();
             return None;
         };
-        let Told { origin, lost, record } = first;
+        let Entry { origin, lost, record } = first;
         let mut records = vec![record];
         while records.len() < BATCH_RECORDS_MAX {
             match self.read_record() {

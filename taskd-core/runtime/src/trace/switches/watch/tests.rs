@@ -166,7 +166,7 @@ fn an_unreadable_switch_file_is_refused_with_its_reason() {
     assert_eq!(
         bench.trouble(),
         "it cannot be read: it is not a regular file",
-        "a pipe that nobody writes holds nobody"
+        "a pipe without a writer blocks no process"
     );
     fs::remove_file(bench.path()).expect("removed");
     symlink("profilingSwitch", bench.path()).expect("linked");

@@ -20,8 +20,8 @@ fn call(answer: impl FnOnce(Call) -> Answer) -> *mut Object {
     Api::get().and_then(|api| answer(Call(api))).unwrap_or(null_mut())
 }
 
-// SAFETY of all blocks here: a `Call` is only made in functions that Python calls, so this thread holds Python's lock, and
-// the objects that it was given live as long as the call; every function has the type under which it was looked up.
+// SAFETY of all blocks here: a `Call` is only made in functions that Python calls, so this thread holds Python's lock,
+// and the objects that it was given live as long as the call; every function has the type under which it was looked up.
 impl Call {
     /// Converts an integer; `None` if an exception is set.
     #[inline]
@@ -98,7 +98,7 @@ pub(super) extern "C" fn why(_module: *mut Object, _none: *mut Object) -> *mut O
 pub(super) extern "C" fn name(_module: *mut Object, text: *mut Object) -> *mut Object {
     call(|call| {
         let (text, length) = call.text(text);
-        // SAFETY: the text is as long as was said, and lives as long as its string.
+        // SAFETY: the text has the given length, and lives as long as its string.
         call.answer_int(unsafe { exports::taskd_name(text, length) }.into())
     })
 }
@@ -165,7 +165,7 @@ pub(super) extern "C" fn except(_module: *mut Object, first: *const *mut Object,
     call(|call| {
         let [kind, reason] = call.arguments(first, count)?;
         let (kind, (text, length)) = (call.short(kind)?, call.text(reason));
-        // SAFETY: the text is as long as was said, and lives as long as its string.
+        // SAFETY: the text has the given length, and lives as long as its string.
         unsafe { exports::taskd_except(kind, text, length) };
         call.answer_none()
     })

@@ -37,7 +37,7 @@ pub(super) enum What {
 struct Call {
     what: What,
     now: JobTime,
-    said: Vec<Finding>,
+    findings: Vec<Finding>,
     deadline: Option<JobTime>,
     /// True if the call was of `expire` and the detector's deadline has not moved on.
     stuck: bool,
@@ -149,7 +149,7 @@ impl Driver {
     }
 
     pub(super) fn findings(&self) -> impl Iterator<Item = (usize, &Finding)> {
-        self.calls.iter().enumerate().flat_map(|(i, call)| call.said.iter().map(move |finding| (i, finding)))
+        self.calls.iter().enumerate().flat_map(|(i, call)| call.findings.iter().map(move |finding| (i, finding)))
     }
 
     pub(super) fn title(&self, call: usize) -> String {
@@ -162,10 +162,10 @@ impl Driver {
         let mut theirs = other.calls.iter();
         for mine in self.calls.iter().skip(skipped) {
             let Some(other) = theirs.next() else { break };
-            if mine.deadline == other.deadline && mine.said.is_empty() && other.said.is_empty() {
+            if mine.deadline == other.deadline && mine.findings.is_empty() && other.findings.is_empty() {
                 continue; // the usual case
             }
-            let (one, two) = (mine.told(), other.told());
+            let (one, two) = (mine.summary(), other.summary());
             if one != two {
                 let (one, two) = apart(&one, &two);
                 return Some((mine.what.to_string(), one, two));
@@ -183,7 +183,7 @@ impl Driver {
             verdict.broken(IDENTITY_CONSTANT, format!("{title}: it was {:?} and changed", self.identity));
         }
         for call in &self.calls {
-            if !call.stuck && call.said.is_empty() {
+            if !call.stuck && call.findings.is_empty() {
                 continue;
             }
             let at = format!("{title}, {}", call.what);
@@ -191,7 +191,7 @@ impl Driver {
                 let deadline = call.deadline.unwrap_or_default();
                 verdict.broken(DEADLINE_MOVES_ON, format!("{at}: at {} the deadline is {deadline}", call.now));
             }
-            call.said.iter().for_each(|finding| self.judge_finding(&at, call.now, finding, verdict));
+            call.findings.iter().for_each(|finding| self.judge_finding(&at, call.now, finding, verdict));
         }
     }
 
@@ -255,7 +255,8 @@ impl Driver {
 
     fn call(&mut self, what: What, view: &View, call: impl FnOnce(&mut dyn FaultDetector, &mut Findings)) {
         let mut found = Findings::default();
-        let mut call_made = Call { what: what.clone(), now: view.now, said: Vec::new(), deadline: None, stuck: false };
+        let mut call_made =
+            Call { what: what.clone(), now: view.now, findings: Vec::new(), deadline: None, stuck: false };
         if self.guarded(what, |detector| call(detector, &mut found)).is_none() {
             return;
         }
@@ -263,9 +264,11 @@ impl Driver {
             self.slow.insert(self.state.calls);
         }
         call_made.deadline = self.guarded(What::Other("deadline"), |detector| detector.deadline()).flatten();
-        call_made.said = found.drain().collect();
-        let said = call_made.said.clone();
-        for ask in said.iter().filter_map(|finding| if let Finding::Probe(ask) = finding { Some(ask) } else { None }) {
+        call_made.findings = found.drain().collect();
+        let findings = call_made.findings.clone();
+        for ask in
+            findings.iter().filter_map(|finding| if let Finding::Probe(ask) = finding { Some(ask) } else { None })
+        {
             self.answer(ask, view.now);
         }
         self.calls.push(call_made);
@@ -317,9 +320,9 @@ impl fmt::Display for What {
 }
 
 impl Call {
-    fn told(&self) -> String {
+    fn summary(&self) -> String {
         let deadline = self.deadline.map_or("no deadline".to_owned(), |at| format!("deadline {at:?}"));
-        format!("{:?} with {deadline}", self.said) // as text: a NaN does not equal a NaN
+        format!("{:?} with {deadline}", self.findings) // as text: a NaN does not equal a NaN
     }
 }
 

@@ -166,8 +166,8 @@ impl DetectorSuite {
 
     fn unless_stuck<T>(&mut self, title: &str, played: Result<T, Stuck>) -> Option<T> {
         let patience = self.patience;
-        let told = |Stuck(call): &Stuck| format!("{title}, {call}: has not returned for {patience:?}");
-        played.inspect_err(|stuck| self.verdict.broken(QUICK, told(stuck))).ok()
+        let message = |Stuck(call): &Stuck| format!("{title}, {call}: has not returned for {patience:?}");
+        played.inspect_err(|stuck| self.verdict.broken(QUICK, message(stuck))).ok()
     }
 
     /// Shows one timeline to the detector repeatedly, also after restoring valid and invalid snapshots. Returns the
@@ -194,7 +194,7 @@ impl DetectorSuite {
 
         let mut slow = first.slow.clone();
         for _ in 1..PLAYS {
-            let other = self.tell(self.driver(), timeline, 0)?;
+            let other = self.show(self.driver(), timeline, 0)?;
             slow.retain(|call| other.slow.contains(call));
             if slow.is_empty()
                 && let Some((call, one, two)) = first.differs(&other, 0)
@@ -217,13 +217,13 @@ impl DetectorSuite {
     }
 
     /// Shows the observations of a timeline to a detector, from index `from` on, and calls `expire` whenever it is due.
-    fn tell(&self, driver: Driver, timeline: &Arc<Timeline>, from: usize) -> Result<Driver, Stuck> {
+    fn show(&self, driver: Driver, timeline: &Arc<Timeline>, from: usize) -> Result<Driver, Stuck> {
         let story = Arc::clone(timeline);
-        let told = driver.apart(self.patience, move |driver| {
+        let reported = driver.apart(self.patience, move |driver| {
             story.moments()[from..].iter().for_each(|moment| driver.show(moment));
             driver.finish(story.view());
         });
-        told.map(|(driver, ())| driver)
+        reported.map(|(driver, ())| driver)
     }
 
     /// Creates a new detector, and returns it with the result of its `restore` for this saved state.
@@ -256,7 +256,7 @@ impl DetectorSuite {
             }
         }
         restored.resume(state);
-        let restored = self.tell(restored, timeline, state.shown)?;
+        let restored = self.show(restored, timeline, state.shown)?;
         if let Some((call, one, two)) = saved.differs(&restored, state.calls) {
             self.verdict
                 .broken(SNAPSHOT_GOES_ON, format!("{title}, {call}: returned {one}, and after a restore {two}"));
@@ -269,7 +269,7 @@ impl DetectorSuite {
         for spoilt in [&bytes[..bytes.len() / 2], &[], b"no state of any detector"] {
             let (mut cold, refused) = self.restored(spoilt)?;
             if matches!(refused, Some(Err(_))) {
-                cold = self.tell(cold, timeline, 0)?;
+                cold = self.show(cold, timeline, 0)?;
                 if let Some((call, one, two)) = saved.differs(&cold, 0) {
                     let seen = format!("{title}, {call}: a cold one returned {one}, and after a refused restore {two}");
                     self.verdict.broken(REFUSED_RESTORE_IS_COLD, seen);
@@ -284,7 +284,7 @@ impl DetectorSuite {
     fn cold(&mut self) -> Result<(), Stuck> {
         let moments = self.healthy.moments().len();
         for place in (0..PLACES).map(|i| moments * i / PLACES) {
-            let cold = self.tell(self.driver(), &self.healthy, place)?;
+            let cold = self.show(self.driver(), &self.healthy, place)?;
             let blames = cold.findings().filter_map(|(call, finding)| match finding {
                 Finding::Blame(fault) if fault.primary_suspect().is_cause() => {
                     Some((call, &fault.primary_suspect().domain))

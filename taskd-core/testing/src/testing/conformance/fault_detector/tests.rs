@@ -18,14 +18,14 @@ struct Broken {
     clause: Clause,
     /// Shared by all detectors of one suite, like a clock or a static.
     calls: Arc<AtomicU32>,
-    heard: bool,
+    has_beat: bool,
 }
 
 impl Broken {
     fn suite(clause: Clause) -> DetectorSuite {
         let calls = Arc::new(AtomicU32::new(0));
         let broken =
-            move || Broken { good: HeartbeatDetector::new(SILENCE), clause, calls: calls.clone(), heard: false };
+            move || Broken { good: HeartbeatDetector::new(SILENCE), clause, calls: calls.clone(), has_beat: false };
         fault_detector(broken).with_seeds(3)
     }
 
@@ -54,7 +54,7 @@ impl FaultDetector for Broken {
         let call = self.calls.fetch_add(1, Ordering::Relaxed);
         let beat = o.signal == Signal::Heartbeat;
         let error = matches!(o.signal, Signal::Error(_));
-        self.heard |= beat;
+        self.has_beat |= beat;
         match self.clause {
             PURE if call.is_multiple_of(1000) => out.blame(self.fault(o)),
             QUICK if beat => std::thread::yield_now(),
@@ -77,7 +77,7 @@ impl FaultDetector for Broken {
     }
 
     fn deadline(&self) -> Option<JobTime> {
-        if self.clause == DEADLINE_MOVES_ON && self.heard { Some(JobTime::START) } else { self.good.deadline() }
+        if self.clause == DEADLINE_MOVES_ON && self.has_beat { Some(JobTime::START) } else { self.good.deadline() }
     }
 
     fn expire(&mut self, view: &View, out: &mut Findings) {

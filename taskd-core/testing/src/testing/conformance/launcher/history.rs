@@ -19,7 +19,7 @@ const WATCHERS: usize = 3;
 
 pub(super) async fn check(s: &mut Session<'_>) {
     listings(s).await;
-    same_for_everybody(s).await;
+    same_for_all_watchers(s).await;
     cursors(s).await;
     dropped_watch(s).await;
     at_once(s).await;
@@ -62,17 +62,17 @@ async fn compare(s: &mut Session<'_>, listing: Listing, last: &Listing, procs: &
     s.until(|s| s.from() >= last.revision || s.from().epoch != from.epoch).await;
     for proc in procs {
         let listed = last.procs.iter().find(|status| status.proc == *proc).map(|status| status.phase.to_string());
-        let told = s.phase(proc).map(ToString::to_string);
-        if told != listed {
+        let outcome = s.phase(proc).map(ToString::to_string);
+        if outcome != listed {
             let show = |phase: Option<String>| phase.unwrap_or_else(|| NOTHING.into());
-            let seen = format!("from {}: {proc} was reported as {}, and is listed as ", from.seq, show(told));
+            let seen = format!("from {}: {proc} was reported as {}, and is listed as ", from.seq, show(outcome));
             s.broken(clause, seen + &show(listed));
         }
     }
 }
 
 /// Checks that one cursor, used again and by several callers at once, returns the same changes each time.
-async fn same_for_everybody(s: &mut Session<'_>) {
+async fn same_for_all_watchers(s: &mut Session<'_>) {
     let proc = s.new_proc();
     s.attach().await;
     let from = s.from();
@@ -170,8 +170,8 @@ async fn at_once(s: &mut Session<'_>) {
     let stranger = s.new_proc();
     s.call(CALLS_AT_ONCE, "`stop` beside a `watch`", launcher.stop(std::slice::from_ref(&stranger), patience)).await;
     s.call(CALLS_AT_ONCE, "`acknowledge` beside a `watch`", launcher.acknowledge(&[stranger])).await;
-    while let Ok(Some(told)) = timeout(patience, watchers.join_next()).await {
-        if let Ok(Err(error)) = told {
+    while let Ok(Some(outcome)) = timeout(patience, watchers.join_next()).await {
+        if let Ok(Err(error)) = outcome {
             s.broken(LIST_THEN_WATCH, format!("a `watch` beside others failed: {error}"));
         }
     }

@@ -16,9 +16,9 @@ pub(super) async fn direct(s: &mut Session<'_>) {
     if s.programs.calls.is_none() || !s.run(&proc, spec).await {
         return;
     }
-    let told = DirectiveBatch::new(world, vec![(proc.clone(), Directive::Abort {})]);
+    let directives = DirectiveBatch::new(world, vec![(proc.clone(), Directive::Abort {})]);
     let (launcher, patience) = (s.launcher(), s.limits.patience);
-    let answer = timeout(patience, launcher.send_directives(CommandId(u64::MAX), &told)).await;
+    let answer = timeout(patience, launcher.send_directives(CommandId(u64::MAX), &directives)).await;
     if s.programs.calls.as_ref().is_some_and(|calls| calls.of("send_directives") == 0) {
         let answer = answer.map(|answer| answer.err().map(|error| format!(" ({error})")));
         s.broken(CALLS_REACH_INNER, missed("send_directives") + &answer.ok().flatten().unwrap_or_default());

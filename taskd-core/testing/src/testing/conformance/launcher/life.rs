@@ -72,8 +72,8 @@ async fn exits_are_listed(s: &mut Session<'_>, procs: &[ProcId]) {
             Some(listed) if Some(listed) == s.status(&proc) => {}
             Some(listed) => {
                 let clause = if listed.phase.is_exited() { EXIT_EXACT } else { START_ONCE };
-                let told = s.phase(&proc).map(ToString::to_string).unwrap_or_default();
-                s.broken(clause, format!("{proc} was reported as {told} and is listed as {}", listed.phase));
+                let phase = s.phase(&proc).map(ToString::to_string).unwrap_or_default();
+                s.broken(clause, format!("{proc} was reported as {phase} and is listed as {}", listed.phase));
             }
             None => s.broken(EXIT_KEPT, format!("the exit of {proc} is not listed, and has not been acknowledged")),
         }

@@ -23,7 +23,7 @@ clauses! { "launcher":
     START_ONCE = "a process that runs, or has ended, is not started a second time";
     START_NEVER_AGAIN = "a process whose exit was acknowledged is not started again";
     START_ONLY_ACCEPTS = "`start` returns when the orders are accepted, not when processes run or end";
-    START_IS_TOLD = "`watch` reports the result of an accepted order";
+    START_IS_REPORTED = "`watch` reports the result of an accepted order";
     START_ALL_OR_NOTHING = "an error of `start` means that no process of the batch was started";
     PREPARE_STARTS_NOTHING = "`prepare` starts none of the processes in its argument, and reports nothing about them";
     EXIT_ONCE = "every accepted process ends in exactly one `Exited`";

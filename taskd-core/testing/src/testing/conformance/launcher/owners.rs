@@ -106,8 +106,8 @@ async fn still_running(s: &mut Session<'_>, procs: &[ProcId], node: &NodeId) {
     let listing = s.list().await;
     for proc in procs {
         let listed = listing.procs.iter().find(|status| status.proc == *proc).map(|status| status.phase.clone());
-        let told = s.phase(proc).cloned();
-        for phase in [told, listed].into_iter().flatten().filter(Phase::is_over) {
+        let reported = s.phase(proc).cloned();
+        for phase in [reported, listed].into_iter().flatten().filter(Phase::is_over) {
             s.broken(
                 OUT_OF_SIGHT_IS_NOT_ENDED,
                 format!("{proc} was reported as {phase} while {node} was out of sight"),

@@ -3,7 +3,7 @@
 use super::super::verdict::Verdict;
 use super::{
     ACKNOWLEDGED_IS_FORGOTTEN, Clause, DEAD_ONCE, DETACH_KEEPS, EXIT_ONCE, LIST_COMPLETE, LIST_HOSTS, LIST_THEN_WATCH,
-    OUT_OF_SIGHT_IS_NOT_ENDED, PHASE_FORWARD, Programs, START_IS_TOLD, START_NEVER_AGAIN, START_ONCE,
+    OUT_OF_SIGHT_IS_NOT_ENDED, PHASE_FORWARD, Programs, START_IS_REPORTED, START_NEVER_AGAIN, START_ONCE,
     START_ONLY_ACCEPTS, WATCH_WAITS,
 };
 use crate::job::{Member, Name, NodeId, ProcId, Role, Termination, WorkerSpec, World};
@@ -176,7 +176,9 @@ impl<'a> Session<'a> {
         let (launcher, batch) = (self.launcher(), batch(orders));
         match timeout(self.limits.patience, launcher.start(&batch)).await {
             Ok(Ok(())) => return true,
-            Ok(Err(error)) => self.broken(START_IS_TOLD, format!("an order that can be carried out failed: {error}")),
+            Ok(Err(error)) => {
+                self.broken(START_IS_REPORTED, format!("an order that can be carried out failed: {error}"))
+            }
             Err(_) => self.broken(
                 START_ONLY_ACCEPTS,
                 format!("`start` of {} did not return within {:?}", orders[0].0, self.limits.patience),
@@ -193,7 +195,10 @@ impl<'a> Session<'a> {
         let runs = self.until(|s| s.phase(proc).is_some_and(|phase| phase.order() >= Phase::Running.order())).await;
         if !runs {
             let patience = self.limits.patience;
-            self.broken(START_IS_TOLD, format!("{proc} was accepted and not reported as running within {patience:?}"));
+            self.broken(
+                START_IS_REPORTED,
+                format!("{proc} was accepted and not reported as running within {patience:?}"),
+            );
         }
         runs
     }
@@ -316,7 +321,7 @@ impl<'a> Session<'a> {
                     self.fruitless = 0;
                 }
                 self.from = next;
-                changes.into_iter().for_each(|change| self.told(change));
+                changes.into_iter().for_each(|change| self.take(change));
             }
             Err(LaunchError::Stale) => self.attach().await, // allowed, unless it never ends
             Err(error) => self.broken(LIST_THEN_WATCH, format!("`watch` failed: {error}")),
@@ -327,7 +332,7 @@ impl<'a> Session<'a> {
         true
     }
 
-    fn told(&mut self, change: Change) {
+    fn take(&mut self, change: Change) {
         let new = match change {
             Change::Node(node) => {
                 self.nodes.insert(node.node.clone(), node);

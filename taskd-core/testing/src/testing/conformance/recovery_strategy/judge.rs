@@ -3,7 +3,7 @@
 use super::super::verdict::Verdict;
 use super::scenes::Scene;
 use super::{
-    ADVANCE_ENDS, CANNOT_MEANS_NO, COST_ADMITS_END, COUNTED_AS_SAID, INCARNATION_IS_NEXT, REASON_GIVEN,
+    ADVANCE_ENDS, CANNOT_MEANS_NO, COST_ADMITS_END, COUNTED_AS_PROPOSED, INCARNATION_IS_NEXT, REASON_GIVEN,
     STAGES_CAN_SUCCEED, STOP_BEFORE_START, TOUCHES_COVER, WORLD_FROM_SUCCESSOR, WORLD_NAMES_STARTED, guarded,
 };
 use crate::job::{Counted, Domain, Incarnation, ProcId, Role, World};
@@ -39,7 +39,7 @@ impl<'a> Judge<'a> {
             }
         }
         if self.worlds == 0 {
-            for clause in [WORLD_FROM_SUCCESSOR, COUNTED_AS_SAID] {
+            for clause in [WORLD_FROM_SUCCESSOR, COUNTED_AS_PROPOSED] {
                 self.verdict.skip(clause, "no proposal has a new world");
             }
         }
@@ -147,7 +147,7 @@ impl<'a> Judge<'a> {
         } else if new.restarts() != before.restarts() + counts {
             let (was, is) = (before.restarts(), new.restarts());
             let counted = proposal.counted;
-            self.verdict.broken(COUNTED_AS_SAID, format!("{title}: restarts {was} to {is}, counted: {counted:?}"));
+            self.verdict.broken(COUNTED_AS_PROPOSED, format!("{title}: restarts {was} to {is}, counted: {counted:?}"));
         }
     }
 

@@ -27,9 +27,9 @@ clauses! { "recovery_strategy":
     INCARNATION_IS_NEXT = "a new process gets its incarnation from `View::next_incarnation`";
     WORLD_FROM_SUCCESSOR = "a new world is the successor of the one in force";
     WORLD_NAMES_STARTED = "a rank is started into a world that names this incarnation of it";
-    COUNTED_AS_SAID = "the new worlds of a run have one restart more exactly if the proposal is counted";
+    COUNTED_AS_PROPOSED = "the new worlds of a run have one restart more exactly if the proposal is counted";
     STOP_BEFORE_START = "a process that may still run is stopped by an earlier stage than the one that starts another in its place";
-    COST_ADMITS_END = "the cost says that the job ends exactly if a stage ends it";
+    COST_ADMITS_END = "the cost states that the job ends exactly if a stage ends it";
     STAGES_CAN_SUCCEED = "there is a stage, and each can get the answers it needs in the time it has";
     ADVANCE_ENDS = "a run ends after a bounded number of stages";
 }

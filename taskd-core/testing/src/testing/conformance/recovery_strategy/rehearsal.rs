@@ -104,8 +104,8 @@ fn carry_out(view: &mut View, stage: &Stage, goes_well: bool) -> Vec<CommandOutc
 /// Returns the simulated reply of a target to its directive. Aborted ranks report in turn that they are at the start of
 /// a step, have completed it, or are torn in it.
 fn answered(batch: &DirectiveBatch, target: &Domain) -> DirectiveReply {
-    let mut told = batch.directives.iter().filter(|(proc, _)| Domain::Process(proc.role.clone()) == *target);
-    let (proc, directive) = match told.next() {
+    let mut sent = batch.directives.iter().filter(|(proc, _)| Domain::Process(proc.role.clone()) == *target);
+    let (proc, directive) = match sent.next() {
         Some((proc, directive)) => (proc, directive),
         None => return DirectiveReply::default(),
     };

@@ -35,7 +35,7 @@ impl Broken {
                 })
             }),
             WORLD_FROM_SUCCESSOR => each_world(proposal, |world| world.successor(Counted::No, |_| {})),
-            COUNTED_AS_SAID => proposal.counted = Counted::No,
+            COUNTED_AS_PROPOSED => proposal.counted = Counted::No,
             STOP_BEFORE_START => {
                 proposal.stages.remove(0);
             }

@@ -207,7 +207,7 @@ where
             self.verdict.skip(ANSWERS_WHAT_IT_NAMES, why);
             return self.verdict.skip(ANSWERS_FOR_ITS_DOMAIN, why);
         }
-        let nobody = Domain::Node(NodeId(Name::new("conformance-no-such-host")));
+        let no_host = Domain::Node(NodeId(Name::new("conformance-no-such-host")));
         for what in info.probes {
             let ask = ask(what);
             for about in &self.asked {
@@ -217,9 +217,9 @@ where
                     self.verdict.broken(ANSWERS_WHAT_IT_NAMES, seen);
                 }
             }
-            let answer = timeout(self.limits.patience, source.collect(&ask, &nobody)).await;
+            let answer = timeout(self.limits.patience, source.collect(&ask, &no_host)).await;
             if let Ok(Ok(ProbeResult::Text(_) | ProbeResult::Ext(_))) = answer {
-                let seen = format!("the probe {} of {nobody} returned {answer:?}", ask.what);
+                let seen = format!("the probe {} of {no_host} returned {answer:?}", ask.what);
                 self.verdict.broken(ANSWERS_FOR_ITS_DOMAIN, seen);
             }
         }

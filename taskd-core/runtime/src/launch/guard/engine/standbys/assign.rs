@@ -108,14 +108,14 @@ impl Engine {
             rustix::thread::sched_setaffinity(Some(pid), &spawn::cpu_set(cpus))?;
         }
         let own = like.own(order, spec);
-        let mut told = Packet::new("run").with("threads", &proof.threads);
+        let mut message = Packet::new("run").with("threads", &proof.threads);
         for (name, value) in &own.set {
-            told = told.with("set", &format!("{name}={value}"));
+            message = message.with("set", &format!("{name}={value}"));
         }
-        told = told.with("set", &format!("TASKD_LIFELINE={}", path.display()));
-        told = told.with_all("unset", &own.unset).with_all("argument", &own.arguments);
+        message = message.with("set", &format!("TASKD_LIFELINE={}", path.display()));
+        message = message.with_all("unset", &own.unset).with_all("argument", &own.arguments);
         let standby = self.standbys.get(key).ok_or_else(gone)?;
-        packet::send(&standby.seat, &told, &[])?;
+        packet::send(&standby.seat, &message, &[])?;
         let Some(mut standby) = self.standbys.remove(key) else { return Err(gone()) };
         self.poll.remove(&standby.seat);
         let (stdout, stderr) = standby.pipes.take().ok_or_else(gone)?;

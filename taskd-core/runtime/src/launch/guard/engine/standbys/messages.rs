@@ -20,12 +20,12 @@ const AGAIN_AFTER: Duration = Duration::from_secs(1);
 
 impl Engine {
     /// Handles a message of a standby, or its end.
-    pub(in crate::launch::guard::engine) fn hear_standby(&mut self, key: Key) {
+    pub(in crate::launch::guard::engine) fn read_standby(&mut self, key: Key) {
         let Some(standby) = self.standbys.get(key) else { return };
         match packet::receive(&standby.seat, &mut self.scratch) {
             Ok(None) => (),
-            Ok(Some(told)) => {
-                if let Err(why) = self.take_word(key, &told) {
+            Ok(Some(packet)) => {
+                if let Err(why) = self.take_word(key, &packet) {
                     self.standby_failed(key, &why);
                 }
             }
@@ -34,14 +34,14 @@ impl Engine {
         }
     }
 
-    fn take_word(&mut self, key: Key, told: &Packet) -> Result<(), String> {
+    fn take_word(&mut self, key: Key, packet: &Packet) -> Result<(), String> {
         let Some(standby) = self.standbys.get_mut(key) else { return Ok(()) };
         let (id, part, process, now) = (standby.line, standby.part, standby.process, Instant::now());
-        match (part, told.kind.as_str()) {
+        match (part, packet.kind.as_str()) {
             // A probe, template or separate standby would refuse again; a template's child may only have met a
             // temporary shortage.
             (Part::Probe | Part::Template | Part::Waiting { slot: Some(_) }, "refused") if standby.ahead.is_none() => {
-                let why = told.one("why").to_owned();
+                let why = packet.one("why").to_owned();
                 self.discard(key);
                 self.give_up(id, &why);
                 return Ok(());
@@ -50,12 +50,12 @@ impl Engine {
                 let executable = process.and_then(|(pid, _)| executable_of(pid)).ok_or("it has ended")?;
                 self.discard(key);
                 let Some(line) = self.standbys.line(id) else { return Ok(()) };
-                line.proof = Some(Proof { threads: told.one("threads").to_owned(), executable });
+                line.proof = Some(Proof { threads: packet.one("threads").to_owned(), executable });
                 line.look_by(now);
             }
             (Part::Template | Part::Waiting { slot: Some(_) }, "ready") if !standby.is_ready => {
                 (standby.is_ready, standby.until) = (true, None);
-                let missing = told.one("missing").to_owned();
+                let missing = packet.one("missing").to_owned();
                 let Some(line) = self.standbys.line(id) else { return Ok(()) };
                 line.was_ready = true;
                 line.look_by(now);
@@ -66,16 +66,16 @@ impl Engine {
                 }
             }
             (Part::Waiting { .. }, "parked") if standby.ahead.is_some() && !standby.is_ready => {
-                let at: String = told.one("at").chars().take(200).collect();
-                return self.has_parked(key, &at, &told.one("asked").split(',').collect::<Vec<_>>());
+                let at: String = packet.one("at").chars().take(200).collect();
+                return self.has_parked(key, &at, &packet.one("asked").split(',').collect::<Vec<_>>());
             }
-            (_, "refused") => return Err(told.one("why").to_owned()),
+            (_, "refused") => return Err(packet.one("why").to_owned()),
             (Part::Template, "forked") => {
                 standby.until = None;
                 self.standbys.line(id).into_iter().for_each(|line| line.look_by(now)); // more may be wanted by now
             }
             (Part::Waiting { slot: None }, "unseated") if process.is_none() => {
-                let found = self.verified(id, told.one("pid"))?;
+                let found = self.verified(id, packet.one("pid"))?;
                 let cgroup = self.cgroup_of_standby(found);
                 if let Some(standby) = self.standbys.get_mut(key) {
                     (standby.process, standby.is_ready, standby.until) = (Some(found), true, None);
@@ -125,7 +125,7 @@ impl Engine {
     /// Handles the end of a process that is not a rank.
     pub(in crate::launch::guard::engine) fn standby_ended(&mut self, pid: Pid, how: Termination) {
         if let Some(key) = self.standbys.with(pid) {
-            self.hear_standby(key); // it may have sent the reason
+            self.read_standby(key); // it may have sent the reason
             if self.standbys.get(key).is_some() {
                 self.standby_failed(key, &format!("it has ended: {how}"));
             }

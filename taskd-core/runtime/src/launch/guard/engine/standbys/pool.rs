@@ -129,9 +129,9 @@ impl Engine {
         }
     }
 
-    fn say_to_standby(&mut self, key: Key, told: &Packet) -> io::Result<()> {
+    fn say_to_standby(&mut self, key: Key, message: &Packet) -> io::Result<()> {
         let Some(standby) = self.standbys.get(key) else { return Ok(()) };
-        let sent = packet::send(&standby.seat, told, &[]);
+        let sent = packet::send(&standby.seat, message, &[]);
         if sent.is_err() {
             self.discard(key);
         }

@@ -63,7 +63,7 @@ impl Broken {
         }
     }
 
-    fn tell(&self, change: Change) -> Vec<Change> {
+    fn report(&self, change: Change) -> Vec<Change> {
         let status = match change {
             Change::Node(node) => {
                 let blind = self.clause == OUT_OF_SIGHT_IS_NOT_ENDED && node.state == NodeState::OutOfSight;
@@ -77,7 +77,7 @@ impl Broken {
         };
         let same = Change::Proc(status.clone());
         match &status.phase {
-            Phase::Running if self.clause == START_IS_TOLD => vec![with(&status, pending())],
+            Phase::Running if self.clause == START_IS_REPORTED => vec![with(&status, pending())],
             Phase::Running if self.clause == PHASE_FORWARD => vec![same, with(&status, pending())],
             Phase::Exited(exit) if self.clause == EXIT_OF_FAILED_START && exit.how == Termination::Unknown => vec![],
             Phase::Exited(exit) if self.clause == EXIT_EXACT && exit.how == Termination::Code(3) => {
@@ -214,12 +214,12 @@ impl Launcher for Broken {
             return waited.unwrap_or(Ok((Vec::new(), from)));
         }
         loop {
-            let told = self.fake.watch(from).await;
-            if self.clause == WATCH_STALE && told.is_err() {
+            let reported = self.fake.watch(from).await;
+            if self.clause == WATCH_STALE && reported.is_err() {
                 std::future::pending::<()>().await;
             }
-            let (changes, next) = told?;
-            let changes: Vec<Change> = changes.into_iter().flat_map(|change| self.tell(change)).collect();
+            let (changes, next) = reported?;
+            let changes: Vec<Change> = changes.into_iter().flat_map(|change| self.report(change)).collect();
             *self.place.lock().unwrap() = next;
             if self.clause == WATCH_CANCEL_SAFE {
                 tokio::task::yield_now().await;

@@ -14,9 +14,9 @@ const STATE_BYTES: u64 = 1 << 30;
 
 impl Sim<'_> {
     /// Handles a directive that a process receives, perhaps again.
-    pub(in crate::sim) fn told(&mut self, proc: &ProcId, id: CommandId) {
+    pub(in crate::sim) fn directed(&mut self, proc: &ProcId, id: CommandId) {
         if !self.runs_now(proc) {
-            return self.again(proc, Event::Told { proc: proc.clone(), id });
+            return self.again(proc, Event::Directed { proc: proc.clone(), id });
         }
         let Some(known) = self.loops.procs.get_mut(proc).filter(|known| known.up) else { return };
         let Some((generation, what)) = known.open.get(&id).cloned() else { return };
@@ -26,10 +26,10 @@ impl Sim<'_> {
         if known.doing == Some(id) {
             return;
         }
-        if generation < known.heard {
+        if generation < known.newest {
             return self.finishes(proc, id, Err("it knows a newer world".into()));
         }
-        known.heard = generation;
+        known.newest = generation;
         known.failed = None;
         if self.refuses_directive(proc) {
             return self.finishes(proc, id, Err("it refuses".into()));

@@ -16,7 +16,7 @@ use taskd_core::kernel::DropReason;
 /// What one fault took, in milliseconds from the fault on; each part ends where the next begins.
 #[derive(Clone, Debug, Serialize)]
 pub struct Recovery {
-    /// Who was hit.
+    /// The rank that was hit.
     pub who: String,
     /// The last step that all ranks had completed.
     pub step: u64,
@@ -28,10 +28,10 @@ pub struct Recovery {
     pub detect_ms: f64,
     /// Until it had decided.
     pub decide_ms: f64,
-    /// Until the survivors had left the broken groups, and whoever is new was there and built.
+    /// Until the survivors had left the broken groups, and each new rank was there and built.
     pub stop_ms: f64,
-    /// What of that was the building of whoever is new: from when it was the rank until it had all that its steps need. Of a standby
-    /// that waited at its step loop next to nothing; `None`: nobody came.
+    /// What of that was the building of the new rank: from when it was the rank until it had all that its steps need.
+    /// Of a standby that waited at its step loop next to nothing; `None`: no rank came.
     pub build_ms: Option<f64>,
     /// Until all had met.
     pub rebuild_ms: f64,
@@ -80,11 +80,11 @@ impl Recovery {
         }
     }
 
-    /// Takes what whoever is new has told of its building; of several the longest.
-    pub(super) fn take_builds(&mut self, told: &[Figures]) {
+    /// Takes what new ranks have reported of their building; of several the longest.
+    pub(super) fn take_builds(&mut self, reported: &[Figures]) {
         let Some((from, until)) = self.during else { return };
-        let told = told.iter().filter(|figures| from <= figures.at && figures.at <= until);
-        self.build_ms = told.filter_map(|figures| figures.of("built_ms")).reduce(f64::max);
+        let reported = reported.iter().filter(|figures| from <= figures.at && figures.at <= until);
+        self.build_ms = reported.filter_map(|figures| figures.of("built_ms")).reduce(f64::max);
     }
 }
 
@@ -100,7 +100,7 @@ pub struct Started {
 }
 
 impl Started {
-    /// As the hosts' guards have counted, since they began; `None` where one does not tell.
+    /// As the hosts' guards have counted, since they began; `None` where one does not report it.
     pub(super) async fn of(hosts: &Hosts) -> Option<Started> {
         let mut all = Started::default();
         for host in hosts.iter() {
@@ -116,7 +116,7 @@ impl Started {
 /// The account of a job that a fault has ended, as it was to.
 #[derive(Debug, Serialize)]
 pub struct Ending {
-    /// Who was hit.
+    /// The rank that was hit.
     pub who: String,
     /// The last step that all ranks had completed.
     pub step: u64,
@@ -125,7 +125,7 @@ pub struct Ending {
     /// From the fault until no process was left, in milliseconds.
     pub total_ms: f64,
     /// What became of it when it was started again, where it had saved its state.
-    pub again: Option<Told>,
+    pub again: Option<Account>,
 }
 
 impl Ending {
@@ -133,7 +133,8 @@ impl Ending {
     #[must_use]
     pub fn table(&self) -> String {
         let Ending { who, step, reason, total_ms, again } = self;
-        let again = again.as_ref().map_or_else(String::new, |told| format!("\n  started again:\n{}", told.ending()));
+        let again =
+            again.as_ref().map_or_else(String::new, |reported| format!("\n  started again:\n{}", reported.ending()));
         format!("\n  {who} was hit after step {step}, and {total_ms:.1} ms later no process was left: {reason}{again}")
     }
 
@@ -142,7 +143,7 @@ impl Ending {
     /// # Errors
     /// It is not.
     pub fn judge(&self) -> Result<(), Failure> {
-        self.again.as_ref().map_or(Ok(()), Told::judge)
+        self.again.as_ref().map_or(Ok(()), Account::judge)
     }
 }
 
@@ -168,7 +169,7 @@ impl Checksums {
 
 /// The account.
 #[derive(Debug, Serialize)]
-pub struct Told {
+pub struct Account {
     /// What each fault took.
     pub recoveries: Vec<Recovery>,
     /// What ranks have copied of others.
@@ -189,17 +190,17 @@ pub struct Told {
     pub checksums: Option<Checksums>,
     /// Recoveries as the runtime counts them.
     pub restarts: u32,
-    /// Facts of ranks that were dropped because they were told in an older world: a few around each recovery.
+    /// Facts of ranks that were dropped because they were reported in an older world: a few around each recovery.
     pub old_facts: u64,
 }
 
-impl Told {
+impl Account {
     /// Compares a run with the undisturbed one.
     #[must_use]
-    pub fn of(reference: &Run, run: Run) -> Told {
+    pub fn of(reference: &Run, run: Run) -> Account {
         let pairs = || reference.outcomes.iter().zip(&run.outcomes);
         let world_kept = !run.recoveries.iter().any(|r| r.how.ends_with("shrink"));
-        let mut told = Told {
+        let mut reported = Account {
             world_kept,
             replicas_equal: run.outcomes.iter().all(|outcome| outcome.weights == run.outcomes[0].weights),
             state_equal: pairs().all(|(a, b)| a.sha256 == b.sha256),
@@ -214,10 +215,10 @@ impl Told {
         };
         let compared = Compared::of(&reference.lines, &run.lines);
         compared.differences.iter().filter(|_| world_kept).for_each(|line| println!("{line}"));
-        told.state_equal &= compared.state_equal;
-        told.loss_bit_equal &= compared.loss_bit_equal;
-        told.steps_compared = compared.steps;
-        told
+        reported.state_equal &= compared.state_equal;
+        reported.loss_bit_equal &= compared.loss_bit_equal;
+        reported.steps_compared = compared.steps;
+        reported
     }
 
     /// For people.

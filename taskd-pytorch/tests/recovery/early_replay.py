@@ -1,5 +1,5 @@
-"""A rank is lost when its commit window is open, or seems to be: who comes in its place does that step beforehand, and
-it has to be as if it had not where the others have not completed it, or where the step fails.
+"""A rank is lost when its commit window is open, or seems to be. Its replacement replays that step early. If the other
+ranks have not completed the step, or if the replay fails, it has to leave no trace.
 """
 
 import os
@@ -16,17 +16,17 @@ TRIES = 5
 
 
 def under_way():
-    """The step that this process does beforehand, if it does one."""
+    """Returns the step that this process replays early, or None."""
     from taskd import _session
 
-    newcomer = _session.current.loop.recovery.newcomer
-    beforehand = None if newcomer is None else newcomer.replay
-    return beforehand.step if beforehand is not None and beforehand.is_under_way else None
+    replacement = _session.current.loop.recovery.replacement
+    replay = None if replacement is None else replacement.replay
+    return replay.step if replay is not None and replay.is_under_way else None
 
 
 def ending():
     """Random numbers are drawn ahead of the commit window and in it, and batches come from a loader that shuffles. The
-    victim dies at the end of its window, or (EARLY) in the last bucket of its backward pass, and has said by then that
+    victim dies at the end of its window, or (EARLY) in the last bucket of its backward pass, after it has recorded that
     its window is open."""
     taskd, rank, size = begin()
     torch.manual_seed(7)
@@ -56,7 +56,7 @@ def ending():
             if under_way() is not None:
                 done.append(under_way())
                 if os.environ.get("FAILS"):
-                    raise ValueError("of a model that nobody has trained")
+                    raise ValueError("of a model that no rank has trained")
             loss = loss + random.random() + torch.rand(1)[0]
             losses.add(step, loss)
             if not step.warming:
@@ -65,11 +65,11 @@ def ending():
 
 
 def lost(undisturbed, verdict, parked, kind=StandIn, **befalls):
-    """Which step the newcomer has done beforehand stands in `done`."""
+    """`done` has the step that the replacement has replayed early."""
     reference = undisturbed(ending, STEPS)
     with kind(4, ending, STEPS=str(STEPS), **befalls) as world:
         for name in ("DIE", "EARLY"):
-            world.environment.pop(name, None)  # who comes in its place lives
+            world.environment.pop(name, None)  # its replacement lives
         if parked:
             world.park(VICTIM)
         world.pump(world.world[VICTIM].process.ended, "rank %d dies" % VICTIM, again=False)
@@ -83,8 +83,7 @@ def lost(undisturbed, verdict, parked, kind=StandIn, **befalls):
 
 
 def tried(*of, **befalls):
-    """The same, until something is done beforehand: what the supervisor says comes first, and may on busy cores be
-    there already."""
+    """The same, until a step is replayed early: on busy cores the supervisor's directive may arrive before that."""
     for _ in range(TRIES):
         found = lost(*of, **befalls)
         if any(found["done"]):

@@ -215,8 +215,8 @@ mod tests {
     fn standby_settings_reach_the_guard() {
         let wished = Standbys::template().import("mine").ahead(3).parked(2).after(Duration::ZERO);
         let value = wished.value(&["torch"], &["RANK"], &["SIZE"]).unwrap();
-        let reported = |line| reported(&value, &argv(line), &["TASKD_RANK"]);
-        let python = reported("python -u train.py x").unwrap();
+        let wire = |line| wire_of(&value, &argv(line), &["TASKD_RANK"]);
+        let python = wire("python -u train.py x").unwrap();
         assert_eq!(
             (python.fixed, python.script.as_deref(), python.ahead, python.parked, python.after_ms),
             (3, Some("train.py"), Some(3), 2, 0)
@@ -225,7 +225,7 @@ mod tests {
         assert_eq!(python.late, argv("RANK TASKD_RANK TASKD_ERROR_FILE TASKD_JOIN"));
         assert!(python.shared.contains(&"SIZE".into()) && python.shared.contains(&"TASKD_WORLD_SIZE".into()));
         assert!(["OMP_NUM_THREADS", "RANK"].into_iter().all(|name| python.is_late(name)) && !python.is_late("HOME"));
-        assert_eq!(reported("sh -c python"), None);
+        assert_eq!(wire("sh -c python"), None);
     }
 
     #[test]

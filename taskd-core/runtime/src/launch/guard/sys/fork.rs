@@ -172,7 +172,7 @@ mod tests {
             parent_is_hurried: false,
             cpus: None,
             open_files: rustix::process::getrlimit(Resource::Nofile),
-            start_time: rustix::event::eventfd(0, rustix::event::EventfdFlags::NONBLOCK).unwrap(),
+            reported: rustix::event::eventfd(0, rustix::event::EventfdFlags::NONBLOCK).unwrap(),
         };
         before_exec(&mut command, steps);
         let mut child = command.spawn().unwrap();

@@ -264,3 +264,35 @@ impl<D: FaultDetector, P: FnMut(&Observation) -> bool + Send> FaultDetector for 
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::detect::fixture::Scene;
+    use crate::detect::{Damage, Fault, FaultClass, Suspect};
+    use crate::job::JobTime;
+    use crate::trace::Signal;
+
+    #[test]
+    fn debounce_suppresses_the_first_blames_of_a_domain_and_no_later_one() {
+        let blames = |o: &Observation, _: &View, out: &mut Findings| {
+            let suspect = Suspect::certain(o.about.clone(), FaultClass::Stall, Damage::default());
+            out.blame(Fault::new("test".into(), JobTime::START, suspect));
+        };
+        let mut detector = detector_fn("test", blames).debounce(2);
+        let scene = Scene::of(1);
+        let passed = [(); 4].map(|()| {
+            let mut found = Findings::default();
+            let observation = Observation {
+                at: JobTime::START,
+                about: Domain::Job,
+                incarnation: None,
+                generation: None,
+                signal: Signal::Heartbeat,
+            };
+            detector.observe(&observation, &scene.view, &mut found);
+            found.drain().count()
+        });
+        assert_eq!(passed, [0, 1, 1, 1]);
+    }
+}

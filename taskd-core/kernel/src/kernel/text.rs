@@ -211,3 +211,19 @@ fn few<T: Display>(things: &[T]) -> String {
 pub fn on_one_line(text: &str) -> String {
     printable(text).chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::job::CommandId;
+
+    #[test]
+    fn inputs_and_commands_are_lines_that_name_their_subject() {
+        assert!(input(&Input::Slept { nanos: 1_500_000_000 }).starts_with("slept: the supervisor did not run for 1.5"));
+        let stop = Action::Stop { procs: vec![ProcId::rank(3, 2)], grace: std::time::Duration::ZERO, exact: true };
+        assert!(effect(&stop.into()).starts_with("stop rank 3#2 with 0ns of grace"));
+        let finish = Action::Finish { ok: true, reason: "all 2 ranks finished".into() };
+        assert!(effect(&finish.into()).contains("all 2 ranks finished"));
+        assert_eq!(few(&[CommandId(1), CommandId(2)]), format!("{}, {}", CommandId(1), CommandId(2)));
+    }
+}

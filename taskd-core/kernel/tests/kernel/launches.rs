@@ -44,6 +44,18 @@ fn an_answer_after_its_time_is_counted_as_such() {
 }
 
 #[test]
+fn a_sleep_of_the_supervisor_extends_the_time_of_a_start() {
+    let mut bench = Bench::new(1, |p| p.max_attempts = 1).up();
+    bench.now = 100 * MS;
+    bench.set_phase(0, 1, killed());
+    let (id, _) = start_of(&bench.at(120)).expect("started");
+    bench.give(Input::Slept { nanos: 500_000_000 });
+    bench.at(1120); // without the sleep the stage's time would be over
+    bench.give(Input::Answered { id, results: accepted(0) });
+    assert_eq!(count(&bench, DropReason::TimedOutAnswer), 0);
+}
+
+#[test]
 fn a_second_exit_report_of_a_process_is_dropped() {
     let mut bench = Bench::new(2, |_| ()).up();
     bench.set_phase(0, 1, killed());

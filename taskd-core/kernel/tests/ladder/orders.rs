@@ -181,6 +181,18 @@ fn a_declined_restart_is_asked_again_after_a_process_was_lost() {
     assert_eq!(job.last().outcome, "recovered by restart");
 }
 
+#[test]
+fn a_held_restart_is_decided_again_once_its_strategy_is_allowed() {
+    let mut job = four();
+    job.order(Order::Allow { strategies: may("restart", Permission::Ask) }).expect("it is known");
+    kill(&mut job, 2);
+    job.pass(100);
+    assert_eq!(job.last().held, Some(HoldReason::AwaitingApproval));
+    job.order(Order::Allow { strategies: may("restart", Permission::Auto) }).expect("it is known");
+    job.pass(100);
+    assert_eq!(job.last().outcome, "recovered by restart");
+}
+
 /// Stops what is to start again, and knows no further.
 struct Stops;
 

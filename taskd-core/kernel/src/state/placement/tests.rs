@@ -98,3 +98,12 @@ fn a_host_that_cannot_take_the_ranks_is_no_other_place() {
     let scene = Scene::on(2, THREE);
     assert!(!can_move(&scene.view, &Role::Service("store".into())));
 }
+
+#[test]
+fn the_places_of_absent_ranks_are_where_they_last_ran() {
+    let mut scene = Scene::on(4, THREE);
+    let leaves = |members: &mut BTreeMap<Rank, Member>| drop(members.remove(&Rank(3)));
+    scene.view.world = std::sync::Arc::new(scene.view.world.successor(crate::job::Counted::No, leaves));
+    assert_eq!(absent(&scene.view).keys().copied().collect::<Vec<_>>(), [Rank(3)]);
+    assert_eq!(seated(&absent(&scene.view)), ["b"]);
+}

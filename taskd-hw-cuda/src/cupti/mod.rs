@@ -8,8 +8,8 @@
 //!
 //! # How the probe is loaded
 //! `CUDA_INJECTION64_PATH` names the probe, and CUDA's driver loads it when the process starts to use CUDA. A process
-//! without CUDA never loads it. In a process with CUDA and without CUPTI the probe reports that, in `TraceStatus` and
-//! as a fact, and does nothing else.
+//! without CUDA never loads it. In a process with CUDA and without CUPTI the probe reports, in `TraceStatus` and as a
+//! fact, that CUPTI is unavailable, and does nothing else.
 //!
 //! # What is recorded
 //! The kinds `Kernel`, `Copy`, `Api` and `Marker`, each while it is switched on: the probe enables exactly these in

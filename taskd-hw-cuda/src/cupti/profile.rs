@@ -67,7 +67,8 @@ impl CuptiProfile {
     /// Returns `spec` with the environment variables that make CUDA load the probe into the process.
     ///
     /// # Errors
-    /// [`ProfileError`]: the reason why the process cannot load the probe.
+    /// Returns [`ProfileError`] if the process already loads another tool by `CUDA_INJECTION64_PATH`, if the probe
+    /// cannot be unpacked, or if a path is not UTF-8.
     pub fn apply(&self, spec: WorkerSpec) -> Result<WorkerSpec, ProfileError> {
         if let Some(other) = variable(&spec, INJECTION) {
             return Err(ProfileError::Taken(other));

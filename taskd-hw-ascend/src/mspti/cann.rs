@@ -189,12 +189,12 @@ mod tests {
     #[test]
     fn cann_script_that_fails_hangs_or_is_missing_is_an_error() {
         let (_dir, path) = script("echo 'no such driver' >&2; return 3");
-        let told = CannEnv::read(&path, WITHIN).unwrap_err().to_string();
-        assert!(told.ends_with("failed: no such driver"), "{told}");
+        let error = CannEnv::read(&path, WITHIN).unwrap_err().to_string();
+        assert!(error.ends_with("failed: no such driver"), "{error}");
         let (_dir, path) = script("sleep 600 & sleep 600");
         let begun = Instant::now();
-        let told = CannEnv::read(&path, Duration::from_millis(200)).unwrap_err();
-        assert!(matches!(told, CannError::TooLate { .. }) && begun.elapsed() < WITHIN, "{told}");
+        let error = CannEnv::read(&path, Duration::from_millis(200)).unwrap_err();
+        assert!(matches!(error, CannError::TooLate { .. }) && begun.elapsed() < WITHIN, "{error}");
         assert!(matches!(CannEnv::read("/no/set_env.sh", WITHIN), Err(CannError::Missing(_))));
     }
 }

@@ -206,9 +206,9 @@ mod tests {
 
     #[test]
     fn mspti_library_is_searched_in_the_documented_places() {
-        let at = |told: &[(&str, &str)]| {
-            let told: Vec<(String, PathBuf)> = told.iter().map(|(n, p)| ((*n).to_owned(), PathBuf::from(p))).collect();
-            places(|name| told.iter().find(|(known, _)| known == name).map(|(_, path)| path.clone()))
+        let at = |vars: &[(&str, &str)]| {
+            let vars: Vec<(String, PathBuf)> = vars.iter().map(|(n, p)| ((*n).to_owned(), PathBuf::from(p))).collect();
+            places(|name| vars.iter().find(|(known, _)| known == name).map(|(_, path)| path.clone()))
         };
         let usual = PathBuf::from("/usr/local/Ascend/ascend-toolkit/latest/lib64/libmspti.so");
         assert_eq!(at(&[]), std::slice::from_ref(&usual));

@@ -21,8 +21,7 @@
 //! use taskd_hw_ascend::ranktable::{NewDevice, NewServer, RankTable};
 //!
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
-//! let text = r#"{"status": "completed", "version": "1.0", "server_count": "1", "server_list": [{"server_id":
-//! "10.0.0.5",
+//! let text = r#"{"status": "completed", "version": "1.0", "server_count": "1", "server_list": [{"server_id": "10.0.0.5",
 //!     "device": [{"device_id": "0", "device_ip": "10.20.0.2", "rank_id": "0"}]}]}"#;
 //! let RankTable::Servers(table) = RankTable::from_json(text)? else { return Err("another form".into()) };
 //! let device = NewDevice { device_id: 3, device_ip: Some("10.20.0.9".into()), ..NewDevice::default() };

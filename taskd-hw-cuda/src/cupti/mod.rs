@@ -36,7 +36,7 @@ use taskd_core::worker::library::Library;
 pub const PROBE: Library =
     Library::new("libtaskd_cupti", include_bytes!(concat!(env!("OUT_DIR"), "/libtaskd_cupti.so")));
 
-/// Modules of the CUPTI probe that only parse bytes, for tests and for tools that read CUPTI's records.
+/// The modules of the CUPTI probe that only parse bytes, for tests and for tools that read CUPTI's records.
 #[doc(hidden)]
 pub mod probe {
     #[path = "figures.rs"]

@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn nobodys_place_is_taken() {
+    fn variables_of_other_tools_are_not_replaced() {
         let taken = CuptiProfile::new().apply(spec().with_env(INJECTION, "/opt/nsys.so")).unwrap_err();
         assert!(taken.to_string().contains("/opt/nsys.so"), "{taken}");
         let nvtx = CuptiProfile::new().with_library("/opt/libcupti.so").apply(spec().with_env(NVTX, "mine")).unwrap();

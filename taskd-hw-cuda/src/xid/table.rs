@@ -153,10 +153,10 @@ struct Document {
 /// use taskd_hw_cuda::xid::{Action, XidTable};
 ///
 /// let mut table = XidTable::built_in();
-/// table.extend_from(r#"{"xids": [{"xid": 63, "name": "row remapped", "action": "reset-gpu", "note": "our
-/// policy"}]}"#)?; assert_eq!(table.get(63).map(|entry| entry.action), Some(Action::ResetGpu));
-/// assert_eq!(table.get(79).map(|entry| entry.action), Some(Action::RebootNode)); assert_eq!(table.get(9999), None,
-/// "told, and not acted upon");
+/// table.extend_from(r#"{"xids": [{"xid": 63, "name": "row remapped", "action": "reset-gpu", "note": "our policy"}]}"#)?;
+/// assert_eq!(table.get(63).map(|entry| entry.action), Some(Action::ResetGpu));
+/// assert_eq!(table.get(79).map(|entry| entry.action), Some(Action::RebootNode));
+/// assert_eq!(table.get(9999), None, "told, and not acted upon");
 /// # Ok::<(), taskd_hw_cuda::xid::TableError>(())
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -1,8 +1,8 @@
 //! Ascend support for taskd: rank tables, mspti profiling and MindCluster job configuration, in the terms of
 //! `taskd-core`.
 //!
-//! - [`ranktable`] reads, checks, writes and patches the files that assign ranks to devices for HCCL.
-//! - [`mspti`] makes ranks record the activity of their devices, and reports missing records.
+//! - [`ranktable`] reads, checks, writes and patches rank tables, the files that assign ranks to devices for HCCL.
+//! - [`mspti`] makes ranks record the activity of their devices (NPUs), and reports how many records are missing.
 //! - [`mindcluster`] reads the configuration of MindCluster jobs: allowed strategies, limits and the environment of
 //!   ranks.
 //!

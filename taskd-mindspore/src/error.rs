@@ -5,8 +5,8 @@
 use taskd_core::job::{ErrorReport, Name};
 use taskd_core::launch::python::{Failure, report_of};
 
-/// Family of the error reports that are derived from MindSpore's own messages because a process's output contains
-/// no exception.
+/// Family of the error reports that [`report`] builds from MindSpore's log messages, when the output of a process
+/// contains no exception.
 pub const FAMILY: Name = Name::new("mindspore");
 
 /// Error code of a worker that ends itself because it has lost the scheduler or peers.
@@ -16,13 +16,14 @@ const PEERS_LOST: Name = Name::new("PeersLost");
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ErrorKind {
-    /// The training program itself caused the failure. Also the default if no rule for known messages matches.
+    /// The training program itself caused the failure. This is also the kind of every exception that [`classify`] does
+    /// not know.
     Program,
     /// A peer or the scheduler is lost: another process failed first.
     PeerLost,
     /// Another process took the scheduler's port: a race that is not the program's fault.
     PortInUse,
-    /// The program was asked to stop.
+    /// The program was interrupted by SIGINT (`KeyboardInterrupt`).
     Interrupted,
     /// Memory of the host or of a device ran out.
     OutOfMemory,
@@ -93,7 +94,7 @@ const ENDS_ITSELF: [&str; 2] =
 /// Log messages of a scheduler that cannot listen. Captured; the exception that follows is the same for every cause.
 const CANNOT_LISTEN: [&str; 2] = ["Failed to call bind", "Address already in use"];
 
-/// Returns the cause of failure that an exception indicates. `exception` is its type, a colon and its text.
+/// Returns the cause of failure that an exception indicates. `exception` is the exception's type, a colon and its text.
 #[must_use]
 pub fn classify(exception: &str) -> ErrorKind {
     let fits = |(_, parts): &&(ErrorKind, &[&str])| parts.iter().all(|part| exception.contains(part));
@@ -111,8 +112,9 @@ fn is_collective(exception: &str) -> bool {
     COLLECTIVES.contains(&name) || OF_DISTRIBUTED.iter().any(|prefix| name.starts_with(prefix))
 }
 
-/// Returns the error report of a process's failure; `None` if the process's output contains neither an exception
-/// nor a known message of MindSpore.
+/// Returns the error report of a process's failure. It describes the exception that the process recorded or wrote to
+/// stderr; without an exception, MindSpore's log message that the process ends because it has lost its scheduler or its
+/// peers. Returns `None` if there is neither.
 ///
 /// ```
 /// use taskd_core::job::ProcId;

@@ -16,13 +16,14 @@ pub const SPEC: VenvSpec = VenvSpec {
     variable: "TASKD_PYTHON_MINDSPORE",
 };
 
-/// Returns the path of the Python interpreter that the variable `TASKD_PYTHON_MINDSPORE` names; if it is not set,
-/// that of the shared environment, which is created if it does not exist.
+/// Returns the path of the Python interpreter that the environment variable `TASKD_PYTHON_MINDSPORE` names. If the
+/// variable is not set, returns the interpreter of the Python environment [`SPEC`], which is created if it does not
+/// exist.
 ///
-/// Blocks the thread; see [`VenvSpec::locate`].
+/// Creating the environment takes about a minute and 3 GB. The call blocks the thread; see [`VenvSpec::locate`].
 ///
 /// # Errors
-/// No environment exists and none can be created; the error contains the remedy.
+/// Returns [`VenvError`] if no usable environment exists and none can be created; the message names the remedy.
 pub fn locate(progress: &mut dyn FnMut(&str)) -> Result<PathBuf, VenvError> {
     Ok(const { &SPEC }.locate(progress)?.python().to_owned())
 }

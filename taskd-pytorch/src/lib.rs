@@ -1,10 +1,10 @@
 //! PyTorch for taskd: torchrun's contract with a worker, over any launcher.
 //!
-//! [`TorchLauncher`] completes the processes that a launcher starts: it adds the worker environment, a new rendezvous
-//! for each generation, and a one-file helper that gives an unmodified training script its lifeline, heartbeat and
-//! progress. [`error`] interprets a failed rank's output and distinguishes a program's own failure from a lost peer.
-//! [`store`] is a server for torch's `TCPStore` clients that outlives every rank. With the feature `venv`,
-//! `venv` finds or creates the Python environment for examples and tests.
+//! [`TorchLauncher`] wraps another launcher and completes the processes that this launcher starts: it adds torchrun's
+//! worker environment, a new rendezvous for each generation, and a Python helper that gives an unmodified training
+//! script its lifeline, heartbeat and progress. [`error`] interprets a failed rank's output and distinguishes a
+//! program's own failure from a lost peer. [`store`] is a server for torch's `TCPStore` clients that outlives every
+//! rank. With the feature `venv`, `venv` finds or creates the Python environment for examples and tests.
 //!
 //! This crate does not import, link or start PyTorch.
 

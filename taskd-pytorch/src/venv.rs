@@ -16,13 +16,13 @@ pub const SPEC: VenvSpec = VenvSpec {
     variable: "TASKD_PYTHON",
 };
 
-/// Returns the path of the Python interpreter that the variable `TASKD_PYTHON` names; if it is not set, that of the
-/// shared environment, which is created if it does not exist.
+/// Returns the path of the Python interpreter that the environment variable `TASKD_PYTHON` names. If the variable is
+/// not set, returns the interpreter of the Python environment [`SPEC`], which is created if it does not exist.
 ///
-/// Creating the environment takes about two minutes and 7 GB. Blocks the thread; see [`VenvSpec::locate`].
+/// Creating the environment takes about two minutes and 7 GB. The call blocks the thread; see [`VenvSpec::locate`].
 ///
 /// # Errors
-/// No environment exists and none can be created; the error contains the remedy.
+/// Returns [`VenvError`] if no usable environment exists and none can be created; the message names the remedy.
 pub fn locate(progress: &mut dyn FnMut(&str)) -> Result<PathBuf, VenvError> {
     Ok(const { &SPEC }.locate(progress)?.python().to_owned())
 }

@@ -33,7 +33,8 @@ struct Place {
     order: AtomicU64,
 }
 
-/// Maximum number of buffers for trace records that a probe can have.
+/// Maximum number of buffers for trace records that a process can have at one time. If all buffers are in use, the
+/// vendor's library gets none, and drops its records; [`refused`] counts such requests.
 pub const BUFFERS_MAX: usize = 100;
 
 static PLACES: [Place; BUFFERS_MAX] = [const {
@@ -52,19 +53,20 @@ static REFUSED: AtomicU64 = AtomicU64::new(0);
 static OWNER: AtomicU32 = AtomicU32::new(0);
 static READER: OnceLock<Thread> = OnceLock::new();
 
-/// Sets the thread that reads the buffers, and the number of buffers, at most [`BUFFERS_MAX`]. To be called before the
-/// vendor's library receives the functions `request` and `given_back`.
+/// Sets the thread that reads the buffers, and the maximum number of buffers at one time, at most [`BUFFERS_MAX`]. Call
+/// this function before the vendor's library receives the functions `request` and `given_back`.
 pub fn begin(reader: Thread, buffers_max: usize) {
     LIMIT.store(buffers_max.min(BUFFERS_MAX), Ordering::Release);
     OWNER.store(std::process::id(), Ordering::Release);
     let _ = READER.set(reader);
 }
 
-/// Gives an empty buffer to the vendor's library, which calls this function when it needs one. `records_max` may be
-/// null; otherwise it is set to zero, which allows the library to write as many records as fit.
+/// Gives an empty buffer to the vendor's library, which calls this function when it needs one. If there is none, sets
+/// the address to null and the size to zero. `records_max` may be null; otherwise it is set to zero, which allows the
+/// library to write as many records as fit.
 ///
 /// # Safety
-/// `bytes` and `size` are addresses that can be written.
+/// `bytes` and `size`, and `records_max` unless it is null, must be addresses that can be written.
 pub unsafe extern "C" fn request(bytes: *mut *mut u8, size: *mut usize, records_max: *mut usize) {
     let place = PLACES.iter().take(LIMIT.load(Ordering::Acquire)).find_map(Place::take);
     if place.is_none() {
@@ -149,8 +151,8 @@ pub fn out() -> u64 {
     PLACES.iter().filter(|place| place.state.load(Ordering::Relaxed) >= OUT).count() as u64
 }
 
-/// Returns the number of times that the vendor's library requested a buffer and got none. The library drops its records
-/// meanwhile.
+/// Returns the number of times that the vendor's library requested a buffer and got none. Until it gets a buffer, the
+/// library drops its records.
 pub fn refused() -> u64 {
     REFUSED.load(Ordering::Relaxed)
 }

@@ -27,7 +27,7 @@ impl Handle {
     /// set of flags before the next set.
     ///
     /// # Errors
-    /// No library can be opened: the error contains the paths that were tried, separated by commas.
+    /// Returns the paths that were tried, separated by commas, if no library can be opened.
     pub fn find(variable: &str, usual: fn() -> Vec<Vec<u8>>, flags: &[c_int]) -> Result<(Handle, String), String> {
         let named = std::env::var_os(variable).filter(|path| !path.is_empty());
         let paths = named.map_or_else(usual, |path| vec![path.into_encoded_bytes()]);

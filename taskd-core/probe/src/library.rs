@@ -55,7 +55,7 @@ impl Library {
     /// host, the file is empty and cargo prints a warning.
     ///
     /// # Panics
-    /// If the target is the host and the library cannot be built.
+    /// Panics if the target is the host and the library cannot be built; the message contains the error.
     pub fn build(self) {
         for source in self.sources {
             println!("cargo:rerun-if-changed={source}");

@@ -21,8 +21,8 @@ pub struct Libtaskd {
 const RECORDS: c_int = 1;
 
 impl Libtaskd {
-    /// Loads the library at the path in `TASKD_LIB`. `None` if there is none, or if it is too old to have
-    /// `taskd_import`.
+    /// Loads the library at the path in the environment variable `TASKD_LIB`. Returns `None` if the variable is not
+    /// set, or if the library cannot be loaded or is too old to have `taskd_import`.
     pub fn load() -> Option<Libtaskd> {
         let path = std::env::var_os("TASKD_LIB").filter(|path| !path.is_empty())?;
         let library = Handle::open(&CString::new(path.into_encoded_bytes()).ok()?, NOW)?;

@@ -22,7 +22,7 @@ static END_WITHIN: OnceLock<Duration> = OnceLock::new();
 /// Starts the probe's thread. The exit of the program waits for the thread for at most `end_within`.
 ///
 /// # Errors
-/// If the system cannot start a thread.
+/// Returns an error if the system cannot start a thread.
 pub fn start(name: &str, end_within: Duration, body: impl FnOnce() + Send + 'static) -> io::Result<()> {
     let thread = without_signals(|| thread::Builder::new().name(name.into()).spawn(body))?;
     let _ = END_WITHIN.set(end_within);

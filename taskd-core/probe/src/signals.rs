@@ -1,6 +1,6 @@
 //! Threads that receive none of the program's signals, for libtaskd and the probes.
 //!
-//! It handles no signal, and leaves the calling thread as it was.
+//! The functions of this module handle no signal, and leave the signal mask of the calling thread as it was.
 
 use std::ffi::c_int;
 

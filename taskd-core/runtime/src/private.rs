@@ -147,7 +147,7 @@ pub(crate) fn create(path: &Path) -> io::Result<File> {
 /// Opens an existing file of this user or root for reading.
 ///
 /// # Errors
-/// As for [`open`].
+/// Returns an error in the same cases as [`open`].
 pub(crate) fn open_to_read(path: &Path) -> io::Result<File> {
     let file = open_as(path, OFlags::RDONLY)?;
     check_file(path, &file)?;
@@ -157,7 +157,7 @@ pub(crate) fn open_to_read(path: &Path) -> io::Result<File> {
 /// Reads a whole file of this user or root that has at most `most` bytes.
 ///
 /// # Errors
-/// As for [`open`]; or the file is longer than `most` bytes.
+/// Returns an error in the same cases as [`open`], and if the file is longer than `most` bytes.
 pub(crate) fn read(path: &Path, most: u64) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     open_to_read(path)?.take(most + 1).read_to_end(&mut bytes)?;
@@ -170,7 +170,7 @@ pub(crate) fn read(path: &Path, most: u64) -> io::Result<Vec<u8>> {
 /// Replaces a file atomically: no reader sees a partly written file.
 ///
 /// # Errors
-/// Errors of the system.
+/// Returns the error of the system call that failed.
 pub(crate) fn write(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let mut new = path.as_os_str().to_owned();
     new.push(".new");
@@ -187,7 +187,7 @@ pub(crate) fn write(path: &Path, bytes: &[u8]) -> io::Result<()> {
 /// Fills a buffer with random bytes for secrets.
 ///
 /// # Errors
-/// Errors of the system.
+/// Returns the error of the system call that failed.
 pub(crate) fn fill_with_random(bytes: &mut [u8]) -> io::Result<()> {
     File::open("/dev/urandom")?.read_exact(bytes)
 }

@@ -27,9 +27,9 @@ pub struct Configured {
 }
 
 impl Configured {
-    /// Applies the configuration to a job's specification: permissions of strategies with their reasons, recovery
-    /// budget, termination grace period, minimum number of ranks (one, if the job requests elastic training), and the
-    /// environment of ranks and services.
+    /// Applies the configuration to a job's specification. It sets the permissions of strategies with their reasons,
+    /// the recovery budget, the termination grace period, the minimum number of ranks (one, if the job requests elastic
+    /// training), and the environment of ranks and services.
     ///
     /// The configuration only withdraws permissions. Values that the specification's policy sets itself are kept: the
     /// permission of a strategy that the policy names (unless a master switch is off), and a budget, grace period or
@@ -70,7 +70,7 @@ impl Configured {
         }
     }
 
-    /// Returns a one-line summary: the settings of the job that decided which recovery strategies are allowed.
+    /// Returns a one-line summary of the settings that determine which recovery strategies are allowed.
     #[must_use]
     pub fn summary(&self) -> String {
         if !self.off.is_empty() {
@@ -91,7 +91,7 @@ impl Configured {
         !self.off.is_empty()
     }
 
-    /// Returns the effective setting of a key: the value, with its source; `None` if no source has the key.
+    /// Returns the effective setting of a key, that is, the value with its source; `None` if no source has the key.
     #[must_use]
     pub fn setting(&self, key: Key) -> Option<&Setting> {
         self.decided.get(key)
@@ -104,8 +104,8 @@ impl Configured {
         switched_off.get(strategy).or_else(|| unnamed.get(strategy)).map(String::as_str)
     }
 
-    /// Returns the maximum number of recoveries, if the job's configuration sets one. Launchers can pass the number to
-    /// ranks, as torchrun does.
+    /// Returns the maximum number of recoveries during the job, if the job's configuration sets one. Launchers can pass
+    /// the number to ranks, as torchrun does.
     #[must_use]
     pub fn recoveries(&self) -> Option<u32> {
         self.recoveries.as_ref().map(|(count, _)| *count)
@@ -129,15 +129,16 @@ impl Configured {
         self.warnings.more()
     }
 
-    /// Returns the parameters of HCCL's operator retry, with which HCCL itself repeats failed operators; `None` if it
-    /// is off.
+    /// Returns the parameters of HCCL's operator retry, with which HCCL itself repeats failed operators; `None` if that
+    /// retry is off.
     #[must_use]
     pub fn operator_retry(&self) -> Option<&OperatorRetry> {
         self.operator_retry.as_ref()
     }
 
-    /// Extends a detector's limit of inactivity by the longest pauses of HCCL's own operator retry, so that no rank is
-    /// blamed during these pauses. When HCCL's retry fails, HCCL reports an error, and that error starts a recovery.
+    /// Returns `bound`, a detector's limit for the inactivity of a rank, extended by the longest pauses of HCCL's own
+    /// operator retry, so that no rank is blamed during these pauses. When HCCL's retry fails, HCCL reports an error,
+    /// and that error starts a recovery.
     #[must_use]
     pub fn patience(&self, bound: Duration) -> Duration {
         bound + self.operator_retry.as_ref().map_or(Duration::ZERO, |retry| retry.pauses)

@@ -8,14 +8,14 @@ use taskd_core::job::{NotText, document_text};
 /// Maximum size of a job's configuration file in bytes (1 MiB). Files that a cluster accepts are smaller.
 pub const FILE_BYTES_MAX: u64 = 1 << 20;
 
-/// Reason why a configuration file cannot be used.
+/// Reason why a configuration file of a job, a job file or a downward-API file, cannot be used.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ConfigFileError {
     /// The operating system returned an error when the file was read.
     #[error("{} cannot be read: {source}: correct the path, or leave the file out", path.display())]
     Io {
-        /// Path of the downward-API file.
+        /// Path of the configuration file.
         path: PathBuf,
         /// Error of the operating system.
         source: io::Error,
@@ -42,7 +42,7 @@ pub enum ConfigFileError {
         /// The defect of the file's content, such as a byte-order mark.
         what: NotText,
     },
-    /// The job contains template placeholders, so its real values are unknown.
+    /// The job file contains a template placeholder that was not rendered, so the real value is unknown.
     #[error(
         "{} is a template that was not rendered: {at} is {text:?}: name the file submitted to the cluster",
         path.display()
@@ -72,7 +72,7 @@ pub enum ConfigFileError {
         path.display()
     )]
     NoDownward {
-        /// Path of the configuration file.
+        /// Path of the downward-API file.
         path: PathBuf,
         /// Number of the line with the problem, from 1.
         line: usize,

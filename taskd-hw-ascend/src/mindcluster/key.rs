@@ -90,8 +90,8 @@ impl Key {
         }
     }
 
-    /// Returns the key of this name. torchrun's two keys have aliases: `max-restarts` and `PET_MAX_RESTARTS` mean
-    /// `max_restarts`.
+    /// Returns the key with this name, or `None` if there is none. torchrun's two keys have aliases: `max-restarts` and
+    /// `PET_MAX_RESTARTS` mean `max_restarts`, `monitor-interval` and `PET_MONITOR_INTERVAL` mean `monitor_interval`.
     #[must_use]
     pub fn named(name: &str) -> Option<Key> {
         match name {
@@ -101,7 +101,7 @@ impl Key {
         }
     }
 
-    /// Returns true if the key is an environment variable of the job's ranks.
+    /// Returns true if the key is the name of an environment variable that the job's ranks read.
     #[must_use]
     pub const fn is_for_ranks(self) -> bool {
         matches!(
@@ -117,9 +117,9 @@ impl Key {
         )
     }
 
-    /// Returns true if a job that sets this key counts as configured for MindCluster's recovery: then the job has to
-    /// enable process recovery explicitly. Excluded are the keys of HCCL's own retry, which is unrelated to taskd's
-    /// recovery, and the master switch `TASKD_PROCESS_ENABLE`, whose default is on.
+    /// Returns true if a job that sets this key counts as a MindCluster job. Such a job has to enable process recovery
+    /// explicitly. False for the keys of HCCL's own retry, which is unrelated to taskd's recovery, and for the master
+    /// switch `TASKD_PROCESS_ENABLE`, whose default is on.
     #[must_use]
     pub const fn configures_recovery(self) -> bool {
         !matches!(self, Key::HcclOpRetryEnable | Key::HcclOpRetryParams | Key::ProcessEnable)

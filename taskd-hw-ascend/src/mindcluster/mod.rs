@@ -50,7 +50,7 @@
 //! A job that sets no key has every strategy allowed. A job that sets any key, except for `TASKD_PROCESS_ENABLE` and
 //! HCCL's retry, is a MindCluster job, in which process recovery has to be enabled: by `process-recover-enable` or
 //! `PROCESS_RECOVER`, or, as with MindCluster's operator, by naming strategies. Otherwise only whole restarts are
-//! allowed, and the reason says so.
+//! allowed, and the reason of each forbidden strategy states this.
 //!
 //! # Environment of ranks
 //! If strategies are named and process recovery is not switched off, each strategy adds these variables (variables that

@@ -39,11 +39,12 @@ impl fmt::Display for Source {
 pub struct Setting {
     /// The key that has this value.
     pub key: Key,
-    /// Value of the key, trimmed, with U+FFFD in the place of NUL.
+    /// Value of the key, without white space around it, and with U+FFFD in the place of NUL.
     pub value: String,
     /// Source of the job's configuration that contains this value.
     pub source: Source,
-    /// Place of the value inside its source, such as `$.metadata.labels`, if the place helps to find the value.
+    /// Place of the value inside its source, such as `$.metadata.labels`; `None` if the source and the key suffice to
+    /// find the value.
     pub at: Option<String>,
 }
 
@@ -91,7 +92,7 @@ pub(super) fn shown(value: &str) -> String {
     }
 }
 
-/// A warning about a job's configuration. The job can run nevertheless.
+/// A warning about a setting of a job's configuration that does not prevent the job from running.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Warning {

@@ -12,9 +12,9 @@ use std::sync::Arc;
 use taskd_core::job::{JobSpec, Name};
 use taskd_core::recover::RecoveryStrategy;
 
-/// The sources of a MindCluster job's configuration. Sources of different kinds may be added in any order: the kind
-/// of a [source](Source) determines its precedence. Of two files of one kind, the one that was added first takes
-/// precedence.
+/// Collection of the sources of a MindCluster job's configuration. Sources of different kinds may be added in any
+/// order, since the kind of a [source](Source) determines its precedence. Of two files of one kind, the file that was
+/// added first takes precedence.
 #[derive(Clone, Debug)]
 pub struct Sources {
     settings: Vec<Setting>,
@@ -57,8 +57,9 @@ impl Sources {
     /// Adds a job file to the sources, in the form in which it is submitted to the cluster.
     ///
     /// # Errors
-    /// The file cannot be read, is empty or too long, is neither YAML nor JSON, is no job, or is a template that was
-    /// not rendered.
+    /// Returns [`ConfigFileError`] if the file cannot be read, is empty or larger than
+    /// [`FILE_BYTES_MAX`](super::FILE_BYTES_MAX), is neither YAML nor JSON, is no job, or contains template
+    /// placeholders.
     pub fn job_file(self, path: impl AsRef<Path>) -> Result<Sources, ConfigFileError> {
         let path = path.as_ref();
         let text = file::text(path)?;
@@ -68,7 +69,8 @@ impl Sources {
     /// Adds the text of a job file to the sources; messages use `name` as the path of the file.
     ///
     /// # Errors
-    /// The text is empty or too long, is neither YAML nor JSON, is no job, or is a template that was not rendered.
+    /// Returns [`ConfigFileError`] if the text is empty or longer than [`FILE_BYTES_MAX`](super::FILE_BYTES_MAX), is
+    /// neither YAML nor JSON, is no job, or contains template placeholders.
     pub fn job_text(mut self, name: impl AsRef<Path>, text: &str) -> Result<Sources, ConfigFileError> {
         let path = Arc::new(name.as_ref().to_owned());
         if text.len() as u64 > file::FILE_BYTES_MAX {
@@ -95,7 +97,9 @@ impl Sources {
     /// or the value of a single one.
     ///
     /// # Errors
-    /// The file cannot be read, is too long, or is no downward-API file.
+    /// Returns [`ConfigFileError`] if the file cannot be read, is larger than
+    /// [`FILE_BYTES_MAX`](super::FILE_BYTES_MAX), or does not have the format of a downward-API file. An empty file is
+    /// no error.
     pub fn downward_file(self, path: impl AsRef<Path>) -> Result<Sources, ConfigFileError> {
         let path = path.as_ref();
         let text = file::text(path)?;
@@ -106,7 +110,8 @@ impl Sources {
     /// only a value, the file name in `name` is its key.
     ///
     /// # Errors
-    /// The text is no downward-API file.
+    /// Returns [`ConfigFileError`] if the text does not have the format of a downward-API file. An empty text is no
+    /// error.
     pub fn downward_text(mut self, name: impl AsRef<Path>, text: &str) -> Result<Sources, ConfigFileError> {
         let path = Arc::new(name.as_ref().to_owned());
         let mark = file::not_text(&path, text.as_bytes());
@@ -120,8 +125,8 @@ impl Sources {
         Ok(self)
     }
 
-    /// Adds environment variables to the sources, usually this process's: `std::env::vars_os()`. Invalid UTF-8 in
-    /// values is replaced.
+    /// Adds environment variables to the sources, usually those of this process: `std::env::vars_os()`. Bytes of a
+    /// value that are not UTF-8 are replaced by U+FFFD.
     #[must_use]
     pub fn environment<K: Into<OsString>, V: Into<OsString>>(
         mut self,

@@ -14,7 +14,8 @@ use std::time::Duration;
 
 /// Path at which the vendor's installer puts CANN's `set_env.sh`, the script that sets the environment of CANN.
 pub const SET_ENV: &str = "/usr/local/Ascend/ascend-toolkit/set_env.sh";
-/// Maximum size in bytes of the environment that CANN's `set_env.sh` may produce (4 MiB).
+/// Maximum size of the environment that CANN's `set_env.sh` may produce, in bytes (4 MiB). The part beyond the maximum
+/// is not read, so [`CannEnv::read`] returns an error.
 pub const VARIABLES_BYTES_MAX: usize = 4 << 20;
 
 /// Variables that a shell sets by itself.
@@ -70,7 +71,8 @@ impl CannEnv {
     /// script changes. Blocks for at most `within`.
     ///
     /// # Errors
-    /// [`CannError`]. The job can start nevertheless if its launcher has set CANN's environment already.
+    /// Returns [`CannError`] if the script is missing, fails, does not end within `within`, or produces an invalid
+    /// environment. The job can start nevertheless if CANN's environment is already set in its launcher's process.
     pub fn read(script: impl AsRef<Path>, within: Duration) -> Result<CannEnv, CannError> {
         let path = script.as_ref().to_owned();
         if !path.is_file() {
@@ -93,7 +95,8 @@ impl CannEnv {
     /// Parses the output of `env -0`, and returns the variables that differ from the `inherited` ones.
     ///
     /// # Errors
-    /// A description of the problem with the output.
+    /// Returns a description of the problem if the output is cut off, or contains a variable without a name, without a
+    /// value, or that is not UTF-8.
     pub fn of_variables(printed: &[u8], inherited: impl Fn(&str) -> Option<String>) -> Result<CannEnv, &'static str> {
         let Some((&0, printed)) = printed.split_last() else { return Err("its last variable is cut off") };
         let mut variables = BTreeMap::new();
@@ -186,12 +189,12 @@ mod tests {
     #[test]
     fn cann_script_that_fails_hangs_or_is_missing_is_an_error() {
         let (_dir, path) = script("echo 'no such driver' >&2; return 3");
-        let told = CannEnv::read(&path, WITHIN).unwrap_err().to_string();
-        assert!(told.ends_with("failed: no such driver"), "{told}");
+        let error = CannEnv::read(&path, WITHIN).unwrap_err().to_string();
+        assert!(error.ends_with("failed: no such driver"), "{error}");
         let (_dir, path) = script("sleep 600 & sleep 600");
         let begun = Instant::now();
-        let told = CannEnv::read(&path, Duration::from_millis(200)).unwrap_err();
-        assert!(matches!(told, CannError::TooLate { .. }) && begun.elapsed() < WITHIN, "{told}");
+        let error = CannEnv::read(&path, Duration::from_millis(200)).unwrap_err();
+        assert!(matches!(error, CannError::TooLate { .. }) && begun.elapsed() < WITHIN, "{error}");
         assert!(matches!(CannEnv::read("/no/set_env.sh", WITHIN), Err(CannError::Missing(_))));
     }
 }

@@ -11,8 +11,8 @@ use taskd_core::launch::{LaunchError, Launcher, LauncherInfo, PrepareOptions, St
 /// Every rank gets libmspti.so (unless it is listed there already), the probe `libtaskd_mspti.so` and `libtaskd.so`
 /// in its `LD_PRELOAD`, after the libraries that are listed there already, and CANN's environment if the profile
 /// contains it. Ranks with `TASKD_HOOKS=0` and services are not changed. A launcher that adapts ranks to a
-/// framework may wrap this one or be wrapped by it. Without a profile, nothing is changed, and
-/// [`info`](Launcher::info) contains the reason.
+/// framework, such as `TorchLauncher`, may wrap this launcher or be wrapped by it. If the profile is an error, ranks
+/// are not changed either, and [`info`](Launcher::info) contains the error.
 #[derive(Debug)]
 pub struct AscendLauncher<L> {
     inner: L,

@@ -74,7 +74,8 @@ impl MsptiProfile {
     /// below `/usr/local/Ascend/ascend-toolkit/latest`.
     ///
     /// # Errors
-    /// [`ProfileError`], if libmspti.so or a library of this program is unavailable.
+    /// Returns [`ProfileError`] if libmspti.so does not exist, cannot be read or has a path that `LD_PRELOAD` does not
+    /// allow, or if a library of this program cannot be unpacked.
     pub fn find() -> Result<MsptiProfile, ProfileError> {
         let places = places(|name| env::var_os(name).map(PathBuf::from));
         match places.iter().find(|place| place.is_file()) {
@@ -87,7 +88,7 @@ impl MsptiProfile {
     /// emit their markers only if `LD_PRELOAD` contains this name.
     ///
     /// # Errors
-    /// As for [`find`](Self::find).
+    /// Returns the same errors as [`find`](Self::find).
     pub fn of(mspti: impl AsRef<Path>) -> Result<MsptiProfile, ProfileError> {
         let path = mspti.as_ref();
         if path.file_name() != Some(OsStr::new("libmspti.so")) || !path.is_file() {
@@ -205,9 +206,9 @@ mod tests {
 
     #[test]
     fn mspti_library_is_searched_in_the_documented_places() {
-        let at = |told: &[(&str, &str)]| {
-            let told: Vec<(String, PathBuf)> = told.iter().map(|(n, p)| ((*n).to_owned(), PathBuf::from(p))).collect();
-            places(|name| told.iter().find(|(known, _)| known == name).map(|(_, path)| path.clone()))
+        let at = |vars: &[(&str, &str)]| {
+            let vars: Vec<(String, PathBuf)> = vars.iter().map(|(n, p)| ((*n).to_owned(), PathBuf::from(p))).collect();
+            places(|name| vars.iter().find(|(known, _)| known == name).map(|(_, path)| path.clone()))
         };
         let usual = PathBuf::from("/usr/local/Ascend/ascend-toolkit/latest/lib64/libmspti.so");
         assert_eq!(at(&[]), std::slice::from_ref(&usual));

@@ -11,8 +11,9 @@ pub const UNAVAILABLE: Name = Name::new("unavailable");
 /// Returns a connected pair: a sink that receives the ranks' trace records (for `RecorderSource::sink`), and a
 /// source that reports the facts about the ranks' probes.
 ///
-/// If the ranks use a stand-in ([`MsptiProfile::is_stand_in`](super::MsptiProfile::is_stand_in)), declare it by
-/// [`with_stand_in`](MsptiSource::with_stand_in); the probes also report it, as the metric `mspti.stand_in`.
+/// If the ranks use a stand-in for mspti ([`MsptiProfile::is_stand_in`](super::MsptiProfile::is_stand_in)), declare
+/// this to the source by [`with_stand_in`](MsptiSource::with_stand_in). The probes also report a stand-in, as the
+/// metric `mspti.stand_in`.
 #[must_use]
 pub fn reader() -> (MsptiSink, MsptiSource) {
     probe_reader::reader(ProbeFormat {
@@ -24,12 +25,13 @@ pub fn reader() -> (MsptiSink, MsptiSource) {
     })
 }
 
-/// Sink that extracts the probes' counters from the records. Created by [`reader`].
+/// Sink for the trace records of a node's ranks, which extracts the counters of the mspti probes from them. Created by
+/// [`reader`].
 pub type MsptiSink = ProbeSink;
 
 /// Source of the facts about the mspti probes of a node. Created by [`reader`].
 ///
-/// About each rank it reports: every counter of the rank's probe as a metric when the counter changes, missing
+/// For each rank, the source reports: every counter of the rank's probe as a metric when the counter changes, missing
 /// records as [`Signal::Lost`](taskd_core::trace::Signal::Lost), and an unavailable mspti, with the reason, as an
 /// error of the family [`FAMILY`]. The source ends when its sink is dropped.
 pub type MsptiSource = ProbeSource;

@@ -11,7 +11,7 @@ use super::{Other, Problems, RankTable, Status};
 pub struct NewServer {
     /// Name of the server in the table.
     pub server_id: String,
-    /// Devices of the server, in the order of the ranks that they get.
+    /// Devices of the server, in ascending order of the ranks that they get in the table.
     pub devices: Vec<NewDevice>,
     /// Name of the super pod to which the server belongs, for version 1.2.
     pub super_pod_id: Option<String>,
@@ -24,7 +24,7 @@ pub struct NewServer {
 pub struct NewDevice {
     /// Number of the device on its server.
     pub device_id: u32,
-    /// IP address of the device.
+    /// IP address of the device; see [`Device::device_ip`] for when it is required.
     pub device_ip: Option<String>,
     /// Number of the device in its super pod; required in a rank table of version 1.2.
     pub super_device_id: Option<u32>,
@@ -38,11 +38,11 @@ impl NewDevice {
 }
 
 impl ServerTable {
-    /// Creates a complete rank table of these servers. Their devices get consecutive ranks from 0, in the given order
-    /// of the servers and of the devices in each.
+    /// Creates a complete rank table of these servers. The devices get consecutive ranks from 0, in the order of
+    /// `servers` and of the devices of each server.
     ///
     /// # Errors
-    /// All problems of the resulting table.
+    /// Returns [`Problems`] with all problems if the resulting table breaks a rule of `version`.
     pub fn new(version: Version, servers: impl IntoIterator<Item = NewServer>) -> Result<ServerTable, Problems> {
         let mut table = ServerTable {
             status: Status::Completed,
@@ -72,13 +72,13 @@ impl ServerTable {
         }
     }
 
-    /// Returns a copy of the table in which server `new` takes the place of the server named `old`. Its devices get the
-    /// ranks of the old server's devices, in order; all other ranks stay the same. The new server belongs to the old
-    /// one's super pod unless it names another one.
+    /// Returns a copy of the table in which server `new` takes the place of the server named `old`. The devices of
+    /// `new` get the ranks of the old server's devices, in order; all other ranks stay the same. The new server is in
+    /// the old server's super pod, unless [`super_pod_id`](NewServer::super_pod_id) names another one.
     ///
     /// # Errors
-    /// The table has no server named `old`, the two servers differ in their number of devices, or the resulting table
-    /// has problems. `self` is never changed.
+    /// Returns [`Problems`] if the table has no server named `old`, if the two servers differ in their number of
+    /// devices, or if the resulting table breaks a rule.
     pub fn replaced(&self, old: &str, new: NewServer) -> Result<ServerTable, Problems> {
         let mut table = self.clone();
         let Some(at) = table.servers.iter().position(|server| server.server_id == old) else {
@@ -108,12 +108,13 @@ impl ServerTable {
         found.unless_any(Some(table))
     }
 
-    /// Converts a copy of the table to another version of the rank table format. Fields that this version does not use
-    /// are kept: a table converted to version 1.0 still contains its super pods, which version 1.0 ignores, and can be
-    /// converted back.
+    /// Returns a copy of the table in the format of `version`. Fields that `version` does not use are kept: a table
+    /// that was converted to version 1.0 still contains its super pods, which version 1.0 ignores, and can be converted
+    /// back.
     ///
     /// # Errors
-    /// Fields that the new version requires are missing: addresses in 1.0, super pods in 1.2.
+    /// Returns [`Problems`] if the table lacks fields that `version` requires: addresses in version 1.0, super pods in
+    /// version 1.2.
     pub fn converted(&self, version: Version) -> Result<ServerTable, Problems> {
         let read = |error: serde_json::Error| Problems::one("$", error.to_string());
         let mut value = serde_json::to_value(self).map_err(read)?;

@@ -13,12 +13,13 @@ use std::fmt::{self, Display};
 /// Maximum number of problems that are reported per table; further ones are counted.
 const PROBLEMS_MAX: usize = 100;
 
-/// One problem of a rank table.
+/// A value of a rank table that breaks a rule of the table's format.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Problem {
     /// JSON path of the wrong value in the rank table, for example `$.server_list[3].device[0].rank_id`.
     pub path: String,
-    /// Description of the problem, and the expected value.
+    /// What is wrong with the value and, if there is one, the expected value. The text continues the sentence that
+    /// starts with `path`.
     pub what: String,
 }
 
@@ -28,13 +29,13 @@ impl Display for Problem {
     }
 }
 
-/// The problems that were found in a rank table; at least one.
+/// Error with all problems that a check found in a rank table, at least one.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{}", told(.all, *.more))]
 pub struct Problems {
-    /// The first problems of the rank table, at most 100, in the order in which they were found.
+    /// The first 100 problems of the rank table, in the order in which the check found them.
     pub all: Vec<Problem>,
-    /// Number of further problems of the rank table, which are not in `all`.
+    /// Number of problems of the rank table beyond those in `all`.
     pub more: usize,
 }
 

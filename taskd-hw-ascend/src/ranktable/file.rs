@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum FileError {
-    /// The operating system could not read or write the rank table, or the file `version` in the same directory.
+    /// Reading or writing the rank table, or writing the file `version` in the same directory, failed.
     #[error("the rank table {} cannot be {action}: {source}", path.display())]
     Io {
         /// Path of the file that could not be read or written: the rank table, or the file `version` in its directory.
@@ -43,7 +43,7 @@ impl RankTable {
     /// Reads a rank table from a file that contains JSON, or gzip-compressed JSON in base64.
     ///
     /// # Errors
-    /// The file cannot be read, is too long, or contains an invalid table.
+    /// Returns [`FileError`] if the file cannot be read, is larger than 1 GB, or contains an invalid table.
     pub fn read(path: impl AsRef<Path>) -> Result<RankTable, FileError> {
         let path = path.as_ref();
         let io = |source| FileError::Io { path: path.to_owned(), action: "read", source };
@@ -55,12 +55,13 @@ impl RankTable {
         RankTable::from_bytes(&bytes).map_err(|problems| FileError::Wrong { path: path.to_owned(), problems })
     }
 
-    /// Replaces the file of the rank table atomically, then writes the number `version` into the file named `version`
-    /// in the same directory: a reader that sees the new number also finds the new table. The number has to differ from
-    /// the previous one; MindCluster's operator uses the time in seconds.
+    /// Replaces the file `path` with the rank table atomically, then writes the number `version` into the file named
+    /// `version` in the same directory: a reader that sees the new number also finds the new table. The number has to
+    /// differ from the previous one; MindCluster's operator uses the time in seconds.
     ///
     /// # Errors
-    /// One of the two files cannot be written. That file is unchanged, and so is the number.
+    /// Returns [`FileError::Io`] if one of the two files cannot be written. The file `version` then has its old
+    /// content; the rank table may have been replaced already.
     pub fn write(&self, path: impl AsRef<Path>, version: u64) -> Result<(), FileError> {
         let path = path.as_ref();
         let number = path.with_file_name("version");

@@ -1,8 +1,9 @@
 //! The older format: groups of instances with their devices.
 //!
-//! There are two variants. In one, every instance is a single device and states its rank (`rank_id`; HCCL calls this
-//! variant the lab's and recognizes it by its `deploy_mode`). In the other, an instance is a pod, and ranks follow from
-//! the order of the devices. The module converts tables of this format into version 1.0.
+//! An instance is an item of the JSON list `instance_list`. There are two variants of the format. In one, every
+//! instance has a single device and states the device's rank (`rank_id`); HCCL calls this variant the lab's and
+//! recognizes it by its `deploy_mode`. In the other, an instance is a pod with several devices, and the ranks follow
+//! from the order of the devices. The module converts tables of this format into version 1.0.
 
 use super::fields::{Fields, Found, Path, RanksOnce, Unique, in_quotes, in_quotes_if_any};
 use super::servers::{Device, Server, ServerTable, Version, check_address};
@@ -24,13 +25,13 @@ pub struct GroupTable {
     pub other: Other,
 }
 
-/// A group of instances: an item of a rank table's `group_list`. In JSON, its field `instance_count` is the number
-/// of instances.
+/// A group of instances (pods or single devices): an item of a rank table's `group_list`. In JSON, its field
+/// `instance_count` is the number of instances.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Group {
     /// Name of the group, `group_name`; often the name of the job's task.
     pub group_name: String,
-    /// Total number of devices in the group's instances, if the table states it: `device_count`.
+    /// Total number of devices of all instances of the group, `device_count`; `None` if the table does not state it.
     pub device_count: Option<u32>,
     /// Instances of the group: `instance_list`.
     pub instances: Vec<Instance>,
@@ -43,7 +44,8 @@ pub struct Group {
 pub struct Instance {
     /// Devices of the instance: `devices`.
     pub devices: Vec<InstanceDevice>,
-    /// Rank of the instance's only device, if present: `rank_id`.
+    /// Rank of the instance's device, `rank_id`, in tables whose instances have exactly one device each. `None` if the
+    /// devices themselves state their ranks ([`InstanceDevice::rank_id`]), or if their order in the table defines them.
     #[serde(serialize_with = "in_quotes_if_any", skip_serializing_if = "Option::is_none")]
     pub rank_id: Option<u32>,
     /// Name of the server on which the instance runs: `server_id`.
@@ -53,7 +55,7 @@ pub struct Instance {
     pub other: Other,
 }
 
-/// A device (NPU) of an instance in a rank table.
+/// A device (NPU) of an [`Instance`] in a rank table.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct InstanceDevice {
     /// Number of the device on its server: `device_id`.
@@ -61,7 +63,8 @@ pub struct InstanceDevice {
     pub device_id: u32,
     /// IP address of the device, which may be empty if there is only one server: `device_ip`.
     pub device_ip: String,
-    /// Rank of the device, if present: `rank_id`.
+    /// Rank of the device: `rank_id`. `None` if the instance states the rank ([`Instance::rank_id`]), or if the order
+    /// of the devices in the table defines it.
     #[serde(serialize_with = "in_quotes_if_any", skip_serializing_if = "Option::is_none")]
     pub rank_id: Option<u32>,
     /// Further fields of the device, kept unchanged.
@@ -70,7 +73,8 @@ pub struct InstanceDevice {
 }
 
 impl GroupTable {
-    /// Returns all devices of the table with the names of their servers, sorted by rank.
+    /// Returns all devices of the table, each with the name of its server, sorted by rank. If the table states no
+    /// ranks, the devices have the order of the table, which defines their ranks.
     pub fn devices(&self) -> impl Iterator<Item = (&str, &InstanceDevice)> {
         let mut all: Vec<(&Instance, &InstanceDevice)> = Vec::new();
         for instance in self.groups.iter().flat_map(|group| &group.instances) {
@@ -84,8 +88,9 @@ impl GroupTable {
     /// instance's `other` become fields of its server.
     ///
     /// # Errors
-    /// The conversion would lose data: two instances on one server differ in their field `other`, the table has several
-    /// groups, or the field `other` of a group or a device contains data.
+    /// Returns [`Problems`] if the conversion would lose data: the table does not have exactly one group, two instances
+    /// on one server differ in their field `other`, or the field `other` of the group or of a device contains data
+    /// besides counts. Also returns [`Problems`] if the resulting table breaks a rule of version 1.0.
     pub fn to_servers(&self) -> Result<ServerTable, Problems> {
         let list = Path::Field(Path::ROOT, "group_list");
         let [group] = self.groups.as_slice() else {

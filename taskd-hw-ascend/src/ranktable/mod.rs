@@ -8,9 +8,9 @@
 //! | `group_list` | older operators, CCE | [`Groups`](RankTable::Groups) |
 //! | any, `initializing` | the operator, while it waits for pods | [`Initializing`](RankTable::Initializing) |
 //!
-//! Reading a table checks all documented rules at once and reports every problem with the JSON path of the value.
-//! Fields without a rule, including those of other versions, are kept, so that a table that is read and written stays
-//! the same.
+//! Reading a table checks all documented rules of its format at once, and reports each problem with the JSON path of
+//! the value. Fields for which the format has no rule, including fields of other versions, are kept, so that a table
+//! that is read and written stays the same.
 //!
 //! CCE also delivers tables [compressed](RankTable::from_bytes). Its plugin's argument `--rank-table-version=v2` means
 //! version 1.0 for a Job and 1.2 for a HyperJob, never 2.0. Only the table itself states its version.
@@ -54,7 +54,7 @@ use serde::Serialize;
 use serde_json::{Map, Value};
 use taskd_core::job::document_text;
 
-/// Fields of a JSON object in a rank table for which this module has no rule. They are kept and written unchanged.
+/// Fields of a JSON object in a rank table that this module does not interpret. They are kept and written unchanged.
 pub type Other = Map<String, Value>;
 
 /// Completion status of a rank table.
@@ -71,7 +71,8 @@ pub enum Status {
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(untagged)]
 pub enum RankTable {
-    /// A rank table that the cluster has not completed yet: read it again later. Its fields are kept and not checked.
+    /// A table that the cluster has not completed yet (status `initializing`): read the file again later. The field has
+    /// all fields of the table, which are not checked.
     Initializing(Other),
     /// A table of version 1.0 or 1.2, which lists servers with their devices.
     Servers(ServerTable),
@@ -82,10 +83,10 @@ pub enum RankTable {
 }
 
 impl RankTable {
-    /// Parses a rank table from JSON and checks it.
+    /// Parses a rank table from JSON and checks it against the rules of its format.
     ///
     /// # Errors
-    /// All problems of the table.
+    /// Returns [`Problems`] with all problems of the table if the text is no JSON or the table breaks a rule.
     pub fn from_json(text: &str) -> Result<RankTable, Problems> {
         document_text(text.as_bytes()).map_err(|why| Problems::one("$", why.to_string()))?;
         let value = serde_json::from_str(text).map_err(|error| Problems::one("$", format!("no JSON: {error}")))?;
@@ -98,7 +99,7 @@ impl RankTable {
         found.unless_any(table)
     }
 
-    /// Returns the rank table as JSON. Its fields are in the order in which MindCluster's operator writes them.
+    /// Returns the rank table as JSON, with the fields in the order in which MindCluster's operator writes them.
     #[must_use]
     pub fn to_json(&self) -> String {
         serde_json::to_string(self).unwrap_or_default() // string keys only, so it cannot fail
@@ -115,10 +116,11 @@ impl RankTable {
         }
     }
 
-    /// Checks the table against all rules of its format, as `from_json` does. Call it after editing a table.
+    /// Checks the table against all rules of its format, as [`from_json`](RankTable::from_json) does. Call this
+    /// function after you have changed fields of a table.
     ///
     /// # Errors
-    /// All problems of the table.
+    /// Returns [`Problems`] with all problems of the table if the table breaks a rule.
     pub fn check(&self) -> Result<(), Problems> {
         let found = Found::default();
         match self {

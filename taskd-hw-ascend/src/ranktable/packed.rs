@@ -17,7 +17,8 @@ impl RankTable {
     /// Reads a rank table from JSON, or from base64 of gzip-compressed JSON.
     ///
     /// # Errors
-    /// The bytes are empty or have neither form, decompress to more than a gigabyte, or contain an invalid table.
+    /// Returns [`Problems`] if the bytes are empty, have neither form, decompress to more than 1 GB, or contain an
+    /// invalid table.
     pub fn from_bytes(bytes: &[u8]) -> Result<RankTable, Problems> {
         let wrong = |what: String| Problems::one("$", what);
         if let Err(why @ (NotText::Empty | NotText::ByteOrderMark(_))) = document_text(bytes) {

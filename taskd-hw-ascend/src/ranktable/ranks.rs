@@ -20,7 +20,7 @@ const PORTS_BYTES_MAX: usize = 32;
 /// A rank table of version 2.0. In JSON, its field `rank_count` is the number of ranks.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RankList {
-    /// Completion status, if the table states one.
+    /// Completion status of the table; `None` if the table does not state it.
     pub status: Option<Status>,
     /// Ranks of the table, sorted by number: `rank_list`.
     pub ranks: Vec<RankEntry>,
@@ -101,7 +101,7 @@ impl RankList {
     /// Creates a complete rank table of version 2.0 from these ranks.
     ///
     /// # Errors
-    /// All problems of the resulting table.
+    /// Returns [`Problems`] with all problems if the resulting table breaks a rule of version 2.0.
     pub fn new(ranks: impl IntoIterator<Item = RankEntry>) -> Result<RankList, Problems> {
         let mut ranks: Vec<RankEntry> = ranks.into_iter().collect();
         let found = Found::default();
@@ -110,11 +110,11 @@ impl RankList {
         found.unless_any(Some(RankList { status: Some(Status::Completed), ranks, other: Other::new() }))
     }
 
-    /// Returns a copy of the table in which each of `entries` replaces the entry with the same rank. Use it after a
-    /// node was replaced.
+    /// Returns a copy of the table in which each of `entries` replaces the entry with the same rank, for example after
+    /// a node was replaced.
     ///
     /// # Errors
-    /// One of the ranks is not in the table, or the resulting table has problems. `self` is never changed.
+    /// Returns [`Problems`] if the table has no entry for one of the ranks, or if the resulting table breaks a rule.
     pub fn replaced(&self, entries: impl IntoIterator<Item = RankEntry>) -> Result<RankList, Problems> {
         let mut table = self.clone();
         for entry in entries {

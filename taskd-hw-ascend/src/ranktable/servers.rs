@@ -9,7 +9,7 @@ use std::net::IpAddr;
 /// Exclusive limit for the length of a server's name in bytes.
 const SERVER_ID_BYTES: usize = 64;
 
-/// Version of a rank table that lists servers; it determines the rules for the table.
+/// Version of a rank table that lists servers. The version determines the rules for the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 pub enum Version {
     /// Version 1.0: every device has an IP address if the table has several servers.
@@ -41,7 +41,7 @@ pub struct Server {
     /// Devices of the server: `device`.
     #[serde(rename = "device")]
     pub devices: Vec<Device>,
-    /// Name of the server, unique and often an address: `server_id`.
+    /// Name of the server, unique in the table and often an IP address: `server_id`.
     pub server_id: String,
     /// Further fields of the server, kept unchanged, for example `host_ip`, `container_ip` and `hardware_type`.
     #[serde(flatten)]
@@ -61,7 +61,7 @@ pub struct Device {
     /// Rank of the device: `rank_id`.
     #[serde(serialize_with = "in_quotes")]
     pub rank_id: u32,
-    /// Number of the device in its super pod, `super_device_id`; none in version 1.0.
+    /// Number of the device in its super pod, `super_device_id`: required in version 1.2, `None` in version 1.0.
     #[serde(serialize_with = "in_quotes_if_any", skip_serializing_if = "Option::is_none")]
     pub super_device_id: Option<u32>,
     /// Further fields of the device, kept unchanged, for example `device_port` and `backup_device_ip`.
@@ -74,7 +74,7 @@ pub struct Device {
 pub struct SuperPod {
     /// Name of the super pod: `super_pod_id`.
     pub super_pod_id: String,
-    /// Servers of the super pod, `server_list`: the `server_id` of each server, and the other fields of its list item.
+    /// Servers of the super pod, `server_list`: for each list item, the `server_id` and the item's further fields.
     pub servers: Vec<(String, Other)>,
     /// Further fields of the super pod, kept unchanged.
     pub other: Other,

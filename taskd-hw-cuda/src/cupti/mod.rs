@@ -8,8 +8,8 @@
 //!
 //! # How the probe is loaded
 //! `CUDA_INJECTION64_PATH` names the probe, and CUDA's driver loads it when the process starts to use CUDA. A process
-//! without CUDA never loads it. In a process with CUDA and without CUPTI the probe reports that, in `TraceStatus` and
-//! as a fact, and does nothing else.
+//! without CUDA never loads it. In a process with CUDA and without CUPTI the probe reports, in `TraceStatus` and as a
+//! fact, that CUPTI is unavailable, and does nothing else.
 //!
 //! # What is recorded
 //! The kinds `Kernel`, `Copy`, `Api` and `Marker`, each while it is switched on: the probe enables exactly these in
@@ -36,7 +36,7 @@ use taskd_core::worker::library::Library;
 pub const PROBE: Library =
     Library::new("libtaskd_cupti", include_bytes!(concat!(env!("OUT_DIR"), "/libtaskd_cupti.so")));
 
-/// Modules of the CUPTI probe that only parse bytes, for tests and for tools that read CUPTI's records.
+/// The modules of the CUPTI probe that only parse bytes, for tests and for tools that read CUPTI's records.
 #[doc(hidden)]
 pub mod probe {
     #[path = "figures.rs"]

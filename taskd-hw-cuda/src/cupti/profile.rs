@@ -67,7 +67,8 @@ impl CuptiProfile {
     /// Returns `spec` with the environment variables that make CUDA load the probe into the process.
     ///
     /// # Errors
-    /// [`ProfileError`]: the reason why the process cannot load the probe.
+    /// Returns [`ProfileError`] if the process already loads another tool by `CUDA_INJECTION64_PATH`, if the probe
+    /// cannot be unpacked, or if a path is not UTF-8.
     pub fn apply(&self, spec: WorkerSpec) -> Result<WorkerSpec, ProfileError> {
         if let Some(other) = variable(&spec, INJECTION) {
             return Err(ProfileError::Taken(other));
@@ -116,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn nobodys_place_is_taken() {
+    fn variables_of_other_tools_are_not_replaced() {
         let taken = CuptiProfile::new().apply(spec().with_env(INJECTION, "/opt/nsys.so")).unwrap_err();
         assert!(taken.to_string().contains("/opt/nsys.so"), "{taken}");
         let nvtx = CuptiProfile::new().with_library("/opt/libcupti.so").apply(spec().with_env(NVTX, "mine")).unwrap();

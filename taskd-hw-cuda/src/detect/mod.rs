@@ -24,49 +24,57 @@ use watch::{Hold, Pending, Seen, Watch};
 const NAME: Name = Name::new("gpu");
 const SNAPSHOT_VERSION: u8 = 1;
 
-/// Maximum number of devices and nodes that the GPU detector watches. The detector ignores facts about further
-/// ones, and reports that once as a plugin fault.
+/// Maximum number of devices and nodes that the GPU detector watches. The detector ignores facts about further devices
+/// and nodes, and reports once, as a plugin fault, that the maximum is reached.
 pub const DEVICES_MAX: usize = 1 << 17;
 
-/// Time that a rank has after an application's Xid to end by itself with a report, or to complete a step. Then the
-/// GPU detector judges the Xid.
+/// Time after an Xid with the action [`RestartApp`](Action::RestartApp) within which the rank that the driver names has
+/// to end by itself or to complete a step. If the rank does neither, the GPU detector blames it.
 pub const APP_WITHIN: Duration = Duration::from_secs(10);
 
 /// Maximum time between two Xids of the same event.
 const FOLLOWS_WITHIN: Duration = Duration::from_secs(2);
 
-/// Blames GPUs that do not work, and reports those with problems that do not stop training.
+/// Fault detector for GPUs: blames GPUs that do not work, and reports GPUs whose problems do not stop training.
 ///
 /// # Xids
-/// The [`XidTable`] contains the recommended action for each Xid. A GPU that does not work until it is reset or its
-/// node is rebooted is blamed with certainty, class `device`, and process, state and device are marked faulty, so
-/// that the built-in restart moves ranks off that host. This covers the actions `reset-gpu`, `drain-and-reset` and
-/// `reboot-node`, GPUs that NVML reports as lost or in need of a reset, and GPUs for which the driver's recovery
-/// action requires one of these. If the job is known not to use the GPU, the Xid is reported without blame.
+/// What the detector does about an Xid depends on the [`Action`] that the [`XidTable`] recommends for it:
 ///
-/// An error after which the application has to be restarted (`restart-app`: 13, 31, 94, ...) is never blamed on the
-/// GPU. The driver names the process. If that process is a rank of the job, the rank has ten seconds
-/// ([`APP_WITHIN`]) to end by itself, with a more precise report, or to complete a step. If it does neither, the
-/// detector blames the rank. If the process does not belong to the job, no fault results.
-///
-/// Consequences of other errors (43, 45) and informational Xids produce no fault. Every other Xid, also one without
-/// an entry, is *reported without blame*: as a fault of a separate class (`gpu-xid`) whose damage marks process and
-/// state as healthy. The fault is logged with NVIDIA's recommended action, and no rank is restarted for it.
+/// - **The GPU does not work until it is reset or its node is rebooted** (`reset-gpu`, `drain-and-reset`,
+///   `reboot-node`): the detector blames the GPU with certainty. The fault has the class `device`, and its damage
+///   states that the rank's process, its training state in memory and the device are faulty, so that the built-in
+///   restart moves ranks off that host. The detector does the same if NVML reports the GPU as lost or in need of a
+///   reset, or if the driver recommends one of these actions for the GPU. If the job is known not to use the GPU, the
+///   Xid is reported without blame (see below).
+/// - **The application has to be restarted** (`restart-app`: Xids 13, 31, 94, ...): the detector does not blame the
+///   GPU. The Xid names a process. If this process is a rank of the job, the rank has ten seconds ([`APP_WITHIN`]) to
+///   exit, in which case the fault of its exit has more detail, or to complete a step. If the rank does neither, the
+///   detector blames the rank. If the process is not a rank of the job, or the GPU is blamed already, there is no
+///   fault.
+/// - **Nothing has to be done about this Xid** (`ignore`, such as Xid 43; `follow-other`, such as Xid 45, which follows
+///   another error): there is no fault.
+/// - **All other actions, and Xids without an entry in the table**: the detector reports the Xid *without blame*. The
+///   fault has a class of its own (`gpu-xid`), and its damage states that process and training state are healthy. The
+///   fault is logged with NVIDIA's recommended action, and no rank is restarted for it.
 ///
 /// The world (the ranks that train together) states which rank uses which device
 /// ([`Member::device`](taskd_core::job::Member)), by NVML index, so jobs that assign devices have to start with
-/// `CUDA_DEVICE_ORDER=PCI_BUS_ID`. A rank whose device is unknown may use any GPU of its host. Process ids are
-/// those of the initial pid namespace of Linux. If the container has its own pid namespace, they identify no rank,
-/// and other detectors handle ranks that end or hang.
+/// `CUDA_DEVICE_ORDER=PCI_BUS_ID`. A rank whose device is unknown may use any GPU of its host. The process ids in Xids
+/// are those of the initial pid namespace of Linux. In a container with its own pid namespace they identify no rank;
+/// then only other detectors handle ranks that end or hang.
 ///
 /// # Metrics
-/// [`Rule`]s bound the metrics: k of n samples at or over a limit, or a minimum growth within a time. Violations
-/// are reported without blame as well, under the rule's name, and cleared when the metric has stayed below the
-/// limit by a margin for a while.
+/// Each [`Rule`] limits one metric: it is violated if the metric is at or above the limit in k of the last n samples,
+/// or grows by at least the limit within a time. The detector reports a violation without blame, as a fault whose class
+/// is the name of the rule. It clears the fault when the metric has stayed below the limit by the rule's margin, or has
+/// not grown, for the rule's time [`over_after`](Rule::over_after).
 ///
 /// # When blame is cleared
-/// The detector clears the blame when the device is another card, answers again after it was lost, or has counters
-/// that restarted (it was reset), or when the driver no longer recommends an action.
+/// The detector clears the blame of a GPU when
+/// - another card has the GPU's device index (the card was replaced),
+/// - the GPU answers again after NVML reported it as lost or in need of a reset,
+/// - one of the GPU's counters is smaller than before (the GPU was reset), or
+/// - the driver no longer recommends an action for the GPU, if the blame came from the driver's recommendation.
 ///
 /// ```
 /// use taskd_core::detect::{FaultDetector, defaults};
@@ -105,14 +113,15 @@ impl GpuDetector {
         GpuDetector { table: Arc::new(XidTable::built_in()), rules: rule::usual().into(), state: State::default() }
     }
 
-    /// Sets the table of recommended actions by which the detector judges Xids.
+    /// Sets the table of recommended actions by which the detector judges Xids. Default: [`XidTable::built_in`].
     #[must_use]
     pub fn with_table(mut self, table: XidTable) -> GpuDetector {
         self.table = Arc::new(table);
         self
     }
 
-    /// Sets the rules for metrics (default: [`Rule::usual`]). Of two rules with the same name the last one applies.
+    /// Sets the rules for metrics. Of several rules with the same name only the last one applies. Default:
+    /// [`Rule::usual`].
     #[must_use]
     pub fn with_rules(mut self, rules: impl IntoIterator<Item = Rule>) -> GpuDetector {
         let rules: BTreeMap<Name, Rule> = rules.into_iter().map(|rule| (rule.name.clone(), rule)).collect();

@@ -10,7 +10,7 @@ use taskd_core::job::Name;
 /// Maximum number of samples that one rule considers.
 pub(super) const SAMPLES_MAX: u32 = 64;
 
-/// Limit with which a rule compares a metric.
+/// Limit with which a [`Rule`] compares a metric.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Limit {
     /// A constant, in the unit of the metric.
@@ -20,19 +20,19 @@ pub enum Limit {
     Metric(Name),
 }
 
-/// Condition under which a metric violates its limit.
+/// Condition under which a metric violates a [`Rule`].
 #[derive(Clone, Debug, PartialEq)]
 pub enum Way {
     /// The metric is at or above the limit in `least` of the last `of` samples.
     Level {
-        /// Number of samples at or above the limit that count as a violation; at least 1.
+        /// Minimum number of samples at or above the limit that is a violation, 1 to `of`.
         least: u32,
-        /// Number of latest samples that are considered; at least `least`, at most 64.
+        /// Number of latest samples that the rule considers, 1 to 64.
         of: u32,
     },
     /// The metric has grown by at least the limit within the time `within`.
     Growth {
-        /// Time in which the metric has to grow by the limit.
+        /// Time within which growth by the limit is a violation.
         within: Duration,
     },
 }
@@ -40,32 +40,34 @@ pub enum Way {
 /// A bound for one metric of every GPU, with advice for the case that a GPU violates it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Rule {
-    /// Name under which violations are reported; unique among the rules.
+    /// Name of the rule, unique among the rules of a detector. It is the class of the faults that report violations.
     pub name: Name,
-    /// The bounded metric, one of [`metric::ALL`].
+    /// Name of the metric that the rule limits, one of [`metric::ALL`].
     pub metric: Name,
-    /// Limit from which on the metric's level, or its growth, violates the rule.
+    /// Limit for the metric: a level or growth at or above the limit counts as a violation, as [`way`](Self::way)
+    /// states.
     pub limit: Limit,
-    /// Condition under which the metric violates the limit: its level, or its growth.
+    /// Condition for a violation: the level of the metric in several samples, or the metric's growth within a time.
     pub way: Way,
-    /// Distance below the limit, in the metric's unit. A violation by level ends once the metric has kept this distance
-    /// for `over_after`.
+    /// Distance below the limit, in the metric's unit. A violation by level ends once the metric has stayed at least
+    /// this far below the limit for the time `over_after`. Not used for growth.
     pub margin: f64,
-    /// Time after which a violation ends if the level stays `margin` below the limit, or the growth stays zero.
+    /// Time for which the metric has to stay `margin` below the limit, or must not grow, before a violation ends.
     pub over_after: Duration,
-    /// Action that is recommended to the operator, as a sentence.
+    /// Recommended action for the operator in the case of a violation, as a sentence.
     pub advice: String,
 }
 
 impl Rule {
-    /// Returns the default rules for the metrics of GPUs.
+    /// Returns the default rules for the metrics of GPUs. Where DCGM defines a limit (PCIe replays, NVLink CRC errors
+    /// and recoveries), the rules have the limit of NVIDIA's diagnostics.
     #[must_use]
     pub fn usual() -> Vec<Rule> {
         usual()
     }
 
-    /// Creates a rule for a metric's level. Three of five samples at or above the limit violate it; the violation ends
-    /// after half a minute at least `margin` below the limit.
+    /// Creates a rule for a metric's level. It is violated if three of the last five samples are at or above `limit`.
+    /// The violation ends once the metric has stayed at least `margin` below the limit for 30 s.
     #[must_use]
     pub fn level(name: impl Into<Name>, metric: Name, limit: Limit, margin: f64, advice: &str) -> Rule {
         let way = Way::Level { least: 3, of: 5 };
@@ -73,8 +75,8 @@ impl Rule {
         Rule { name: name.into(), metric, limit, way, margin, over_after, advice: advice.into() }
     }
 
-    /// Creates a rule for a metric's growth. Growth of `by` or more within a minute violates it; the violation ends
-    /// after five minutes without growth.
+    /// Creates a rule for a metric's growth. It is violated if the metric grows by `by` or more within 60 s. The
+    /// violation ends after 300 s without growth.
     #[must_use]
     pub fn growth(name: impl Into<Name>, metric: Name, by: f64, advice: &str) -> Rule {
         let way = Way::Growth { within: Duration::from_secs(60) };

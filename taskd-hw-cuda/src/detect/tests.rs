@@ -135,13 +135,13 @@ fn an_applications_error_never_blames_the_gpu() {
 
 #[test]
 fn rank_is_blamed_only_if_it_hangs_after_its_gpu_error() {
-    let told = |job: &mut Job| {
+    let sent = |job: &mut Job| {
         let text = format!("pid={}, name=python3, MMU Fault", job.pid(1));
         assert_eq!(job.tell(device(1), xid(31, &text)), []);
         assert_eq!(job.pass(9.0), [], "it has time to end by itself");
     };
     let mut job = Job::new();
-    told(&mut job);
+    sent(&mut job);
     let found = job.pass(1.1);
     let fault = fault(&found);
     assert_eq!((&fault.primary_suspect().domain, fault.incarnation()), (&rank(1), Some(Incarnation(1))));
@@ -155,7 +155,7 @@ fn rank_is_blamed_only_if_it_hangs_after_its_gpu_error() {
 
     let change = |change: fn(&mut taskd_core::state::Proc, JobTime)| {
         let mut job = Job::new();
-        told(&mut job);
+        sent(&mut job);
         let now = job.view.now;
         change(job.view.procs.get_mut(&Role::Rank(Rank(1))).unwrap(), now);
         job.pass(5.0)
@@ -220,7 +220,7 @@ fn the_drivers_own_word_counts() {
     assert_eq!(class(&job.tell(device(1), xid(154, changed))), "device");
     let back = "GPU recovery action changed from 0x1 (GPU Reset Required) to 0x0 (None)";
     assert_eq!(job.tell(device(1), xid(154, back)), []);
-    assert_eq!(class(&job.tell(device(2), xid(154, "in words that nobody knows"))), "gpu-xid");
+    assert_eq!(class(&job.tell(device(2), xid(154, "in an unknown form"))), "gpu-xid");
 
     let mut job = Job::new();
     assert_eq!(job.figure(metric::RECOVERY_ACTION, 0.0), []);
@@ -232,16 +232,16 @@ fn the_drivers_own_word_counts() {
 
 #[test]
 fn a_gpu_is_well_again_when_it_answers_is_reset_or_is_another() {
-    let who = |uuid: &str| Signal::Ext(Box::new(Ext::of(&GpuIdentity { uuid: uuid.into(), ..GpuIdentity::default() })));
+    let gpu = |uuid: &str| Signal::Ext(Box::new(Ext::of(&GpuIdentity { uuid: uuid.into(), ..GpuIdentity::default() })));
     let cleared = [Finding::Clear(device(1), FaultClass::Device)];
     let mut job = Job::new();
-    job.tell(device(1), who("GPU-1"));
+    job.tell(device(1), gpu("GPU-1"));
     assert_eq!(class(&job.tell(device(1), error(NVML, GPU_LOST, "lost"))), "device");
-    assert_eq!(job.tell(device(1), who("GPU-1")), cleared, "it answers");
+    assert_eq!(job.tell(device(1), gpu("GPU-1")), cleared, "it answers");
 
     job.tell(device(1), xid(79, "gone"));
-    assert_eq!(job.tell(device(1), who("GPU-1")), [], "that somebody asked again mends nothing");
-    assert_eq!(job.tell(device(1), who("GPU-2")), cleared, "it was replaced");
+    assert_eq!(job.tell(device(1), gpu("GPU-1")), [], "the identity of the same card is no repair");
+    assert_eq!(job.tell(device(1), gpu("GPU-2")), cleared, "it was replaced");
 
     job.tell(device(1), error(NVML, RESET_REQUIRED, "reset"));
     assert_eq!(job.tell(device(1), error(NVML, COUNTER_WENT_BACK, "it was reset")), cleared);
@@ -251,7 +251,7 @@ fn a_gpu_is_well_again_when_it_answers_is_reset_or_is_another() {
 #[test]
 fn lasting_heat_is_reported_and_cleared_after_a_cool_period() {
     let mut job = Job::new();
-    assert_eq!(job.figure(metric::TEMPERATURE, 200.0), [], "nobody has said what is too hot");
+    assert_eq!(job.figure(metric::TEMPERATURE, 200.0), [], "no limit is known");
     job.figure(metric::TEMPERATURE_SLOWDOWN, 95.0);
     let hot = |job: &mut Job, value| {
         job.pass(5.0);
@@ -266,12 +266,12 @@ fn lasting_heat_is_reported_and_cleared_after_a_cool_period() {
     hot(&mut job, 96.0);
     hot(&mut job, 97.0);
     let found = hot(&mut job, 98.0);
-    let told = fault(&found);
-    assert_eq!(told.primary_suspect().class, FaultClass::Other(Name::new("gpu-hot")));
-    assert!(told.primary_suspect().damage.is_still_training());
-    let figure = told.evidence.iter().find(|clue| clue.what == metric::TEMPERATURE).unwrap();
+    let heat = fault(&found);
+    assert_eq!(heat.primary_suspect().class, FaultClass::Other(Name::new("gpu-hot")));
+    assert!(heat.primary_suspect().damage.is_still_training());
+    let figure = heat.evidence.iter().find(|clue| clue.what == metric::TEMPERATURE).unwrap();
     assert_eq!((figure.value, figure.usual), (Some(98.0), Some(95.0)));
-    assert!(clue(told, "to_do").contains("air flow"));
+    assert!(clue(heat, "to_do").contains("air flow"));
     for _ in 0..20 {
         assert_eq!(hot(&mut job, 93.0), [], "below the limit, and not by the margin");
     }
@@ -291,7 +291,7 @@ fn a_limit_of_zero_is_none() {
     for value in [0.0, 41.0, 0.0, 60.0] {
         job.pass(5.0);
         assert_eq!(job.figure(metric::MEMORY_TEMPERATURE_MAX, 0.0), []);
-        assert_eq!(job.figure(metric::MEMORY_TEMPERATURE, value), [], "nobody has said what is too hot");
+        assert_eq!(job.figure(metric::MEMORY_TEMPERATURE, value), [], "no limit is known");
         assert_eq!(job.figure(metric::TEMPERATURE_SLOWDOWN, 0.0), []);
         assert_eq!(job.figure(metric::TEMPERATURE, value), []);
     }
@@ -313,8 +313,8 @@ fn counter_growth_is_reported_only_within_its_time_window() {
         job.pass(5.0);
         cleared += job.figure(metric::TEMPERATURE, 40.0).len();
     }
-    assert_eq!(cleared, 1, "another figure says that time has passed");
-    assert_eq!(job.figure(metric::PCIE_REPLAY, 0.0), [], "a counter that begins anew has not grown");
+    assert_eq!(cleared, 1, "another metric shows that time has passed");
+    assert_eq!(job.figure(metric::PCIE_REPLAY, 0.0), [], "a counter that restarts has not grown");
 }
 
 #[test]
@@ -363,7 +363,7 @@ fn signal() -> impl Strategy<Value = Signal> {
     ]
 }
 
-fn said(findings: &[Finding], detector: &GpuDetector) -> String {
+fn text(findings: &[Finding], detector: &GpuDetector) -> String {
     format!("{findings:?} {:?}", detector.deadline()) // compared as text, since NaN is not equal to itself
 }
 
@@ -382,9 +382,9 @@ proptest! {
                 prop_assert_eq!(other.detector.snapshot(), Some(saved));
             }
             let (ours, theirs) = (one.tell(device(index), signal.clone()), other.tell(device(index), signal));
-            prop_assert_eq!(said(&ours, &one.detector), said(&theirs, &other.detector));
+            prop_assert_eq!(text(&ours, &one.detector), text(&theirs, &other.detector));
             let (ours, theirs) = (one.pass(seconds), other.pass(seconds));
-            prop_assert_eq!(said(&ours, &one.detector), said(&theirs, &other.detector));
+            prop_assert_eq!(text(&ours, &one.detector), text(&theirs, &other.detector));
         }
     }
 

@@ -24,10 +24,10 @@ const INTERVAL_MIN: Duration = Duration::from_millis(20);
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Unavailable {
-    /// NVML, NVIDIA's management library, is not installed.
+    /// NVML, NVIDIA's management library, is not installed or cannot be loaded.
     #[error("NVML cannot be loaded ({library}: {why}): install NVIDIA's driver, or set the path of its library")]
     NoLibrary {
-        /// Name or path of the library that was looked for.
+        /// Name or path of the library that the source tried to load.
         library: String,
         /// Error of the dynamic loader.
         why: String,
@@ -41,7 +41,8 @@ pub enum Unavailable {
     /// NVIDIA's driver denies this process access to the GPUs.
     #[error("NVIDIA's driver refuses this user, or the container has no access to /dev/nvidia*")]
     NoPermission,
-    /// The driver is loaded, but lists none of the devices to watch.
+    /// The driver is loaded, but lists no device, or none of the devices set by
+    /// [`with_devices`](NvmlBuilder::with_devices).
     #[error("NVIDIA's driver lists {count} devices, but none of those to watch")]
     NoDevice {
         /// Number of devices that the driver lists.
@@ -89,7 +90,8 @@ impl NvmlBuilder {
         NvmlBuilder { settings, kernel_log: Some(KMSG.into()) }
     }
 
-    /// Sets the interval between two readings of the devices, at least 20 ms. Default: [`INTERVAL`].
+    /// Sets the interval between two readings of the devices. Values below 20 ms are raised to 20 ms. Default:
+    /// [`INTERVAL`].
     #[must_use]
     pub fn with_interval(mut self, interval: Duration) -> NvmlBuilder {
         self.settings.interval = interval.max(INTERVAL_MIN);
@@ -104,8 +106,9 @@ impl NvmlBuilder {
         self
     }
 
-    /// Sets the devices to watch, by NVML index. NVML numbers devices in PCI bus order, which is CUDA's order only with
-    /// `CUDA_DEVICE_ORDER=PCI_BUS_ID`. Default: all devices, at most [`DEVICES_MAX`].
+    /// Sets the devices to watch, by NVML index; those beyond the first [`DEVICES_MAX`] are ignored. NVML numbers
+    /// devices in PCI bus order, which is CUDA's order only with `CUDA_DEVICE_ORDER=PCI_BUS_ID`. Default: the first
+    /// [`DEVICES_MAX`] devices of the machine.
     #[must_use]
     pub fn with_devices(mut self, devices: impl IntoIterator<Item = u16>) -> NvmlBuilder {
         self.settings.devices = Some(devices.into_iter().take(usize::from(DEVICES_MAX)).collect());
@@ -139,7 +142,8 @@ impl NvmlBuilder {
     /// Loads NVML and starts to watch the GPUs. The driver can take seconds to respond while no program uses a GPU.
     ///
     /// # Errors
-    /// [`Unavailable`]: the reason, and what to do.
+    /// Returns [`Unavailable`] if NVML cannot be used or lists no device to watch; the message states what to do. A
+    /// kernel log that cannot be read is no error; the source reports it as a fact.
     pub async fn open(self) -> Result<NvmlSource, Unavailable> {
         let NvmlBuilder { settings, kernel_log } = self;
         let (outbox, inbox) = Outbox::new(); // dropped with its threads if the caller drops this future

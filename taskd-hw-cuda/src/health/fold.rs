@@ -107,11 +107,11 @@ mod tests {
         for log_first in [true, false] {
             let (mut fold, t) = (Fold::new(true), Instant::now());
             let (first, second) = if log_first { (Via::KernelLog, Via::Nvml) } else { (Via::Nvml, Via::KernelLog) };
-            let mut told: Vec<_> = fold.take(t, device(), xid(first, 79)).into_iter().collect();
-            told.extend(fold.take(t + ms(50), device(), xid(second, 79)));
-            told.extend(fold.release(t + ms(500)));
-            assert_eq!(told.len(), 1, "the log first: {log_first}");
-            assert_eq!((told[0].0, told[0].2.text.as_str()), (t, "KernelLog"));
+            let mut sent: Vec<_> = fold.take(t, device(), xid(first, 79)).into_iter().collect();
+            sent.extend(fold.take(t + ms(50), device(), xid(second, 79)));
+            sent.extend(fold.release(t + ms(500)));
+            assert_eq!(sent.len(), 1, "the log first: {log_first}");
+            assert_eq!((sent[0].0, sent[0].2.text.as_str()), (t, "KernelLog"));
             assert_eq!(fold.due(), None);
         }
     }
@@ -130,8 +130,8 @@ mod tests {
     #[test]
     fn xid_flood_is_reported_every_two_seconds_and_counted() {
         let (mut fold, t) = (Fold::new(true), Instant::now());
-        let told = (0..50).filter_map(|i| fold.take(t + ms(i * 100), device(), xid(Via::KernelLog, 13))).count();
-        assert_eq!((told, fold.folded), (3, 47));
+        let sent = (0..50).filter_map(|i| fold.take(t + ms(i * 100), device(), xid(Via::KernelLog, 13))).count();
+        assert_eq!((sent, fold.folded), (3, 47));
         assert!(fold.take(t + ms(4950), device(), xid(Via::KernelLog, 45)).is_some(), "another one is another one");
     }
 

@@ -7,7 +7,7 @@ use taskd_core::trace::Extension;
 
 /// Identity of a GPU, as a fact about its [`Domain::Device`](taskd_core::job::Domain).
 ///
-/// Reported at the start, and when the device answers again after a failure.
+/// The NVML source reports the identity at the start, and when the device answers again after a failure.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GpuIdentity {
     /// NVML's UUID of the card, the same in every machine: `GPU-...`.

@@ -222,8 +222,8 @@ mod tests {
 
     #[test]
     fn kernel_log_at_an_invalid_path_is_refused_with_the_path() {
-        let told = |path: &str| KernelLog::open(Path::new(path)).map(|_| ()).expect_err("no log");
-        assert!(told("/no/such/log").contains("/no/such/log"));
-        assert!(told("/proc").contains("neither"));
+        let refused = |path: &str| KernelLog::open(Path::new(path)).map(|_| ()).expect_err("no log");
+        assert!(refused("/no/such/log").contains("/no/such/log"));
+        assert!(refused("/proc").contains("neither"));
     }
 }

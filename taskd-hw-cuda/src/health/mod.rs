@@ -1,6 +1,6 @@
 //! Health of a node's GPUs: reports NVML readings and the kernel log as facts.
 //!
-//! The source only reads devices. Judging the facts is the [`GpuDetector`](crate::detect::GpuDetector)'s part.
+//! The source only reads devices. The [`GpuDetector`](crate::detect::GpuDetector) decides which facts are faults.
 //!
 //! # Reported facts
 //! About [`Domain::Device`](taskd_core::job::Domain), with the device's NVML index:
@@ -10,8 +10,8 @@
 //! - Xid errors as [`Signal::Error`](taskd_core::trace::Signal) of the family [`xid::XID`](crate::xid::XID). The code
 //!   is the Xid number, the text is the driver's. An Xid that arrives both through NVML and in the kernel log is
 //!   reported once.
-//! - Device events as errors of the family [`NVML`]: the device is lost, needs a reset, or one of its counters
-//!   decreased.
+//! - Device events as errors of the family [`NVML`]: the device is lost, the device needs a reset, or one of the
+//!   device's counters decreased.
 //! - The identity of the card as [`GpuIdentity`]: at the start, and when the device answers again after a failure.
 //!
 //! About the node: an Xid of a device that NVML does not list, an SXid of an NVSwitch, and sources that are unavailable

@@ -286,7 +286,7 @@ mod tests {
     use super::*;
     use taskd_core::job::NodeId;
 
-    fn told(memory: &mut Memory, value: f64, kind: Kind) -> Vec<String> {
+    fn reported(memory: &mut Memory, value: f64, kind: Kind) -> Vec<String> {
         let about = Domain::Device(NodeId(Name::new("n")), 0);
         let facts = memory.news(vec![(m::ECC_CORRECTED_VOLATILE, kind, value)], &about);
         facts.iter().map(|fact| format!("{:?}", fact.signal)).collect()
@@ -295,21 +295,21 @@ mod tests {
     #[test]
     fn counters_are_reported_on_change_and_on_decrease() {
         let mut memory = Memory::default();
-        assert_eq!(told(&mut memory, 3.0, Kind::Counter).len(), 1);
-        assert_eq!(told(&mut memory, 3.0, Kind::Counter), Vec::<String>::new());
-        assert_eq!(told(&mut memory, 4.0, Kind::Counter).len(), 1);
-        let back = told(&mut memory, 0.0, Kind::Counter);
+        assert_eq!(reported(&mut memory, 3.0, Kind::Counter).len(), 1);
+        assert_eq!(reported(&mut memory, 3.0, Kind::Counter), Vec::<String>::new());
+        assert_eq!(reported(&mut memory, 4.0, Kind::Counter).len(), 1);
+        let back = reported(&mut memory, 0.0, Kind::Counter);
         assert!(back[0].contains("counter-went-back") && back[0].contains("went from 4 to 0"), "{back:?}");
         assert!(back[1].contains("value: 0"), "{back:?}");
         memory.forget();
-        assert_eq!(told(&mut memory, 0.0, Kind::Counter).len(), 1);
+        assert_eq!(reported(&mut memory, 0.0, Kind::Counter).len(), 1);
     }
 
     #[test]
     fn gauges_are_reported_every_time_and_states_on_change() {
         let mut memory = Memory::default();
-        assert_eq!([0, 1, 2].map(|_| told(&mut memory, 5.0, Kind::Gauge).len()), [1, 1, 1]);
-        assert_eq!([0, 1, 2].map(|_| told(&mut memory, 6.0, Kind::State).len()), [1, 0, 0]);
+        assert_eq!([0, 1, 2].map(|_| reported(&mut memory, 5.0, Kind::Gauge).len()), [1, 1, 1]);
+        assert_eq!([0, 1, 2].map(|_| reported(&mut memory, 6.0, Kind::State).len()), [1, 0, 0]);
     }
 
     #[test]

@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 use taskd_core::job::{Domain, NodeId};
 use taskd_core::trace::{Fact, Signal, SourceError, SourceInfo, TraceBatch, TraceSource, WhenFull};
 
-/// Maximum number of GPUs that an NVML source watches on its node.
+/// Maximum number of GPUs that an NVML source watches on its node. It does not watch further GPUs.
 pub const DEVICES_MAX: u16 = 64;
 
 /// Maximum number of facts per batch.
@@ -28,9 +28,9 @@ const SILENT_MIN: Duration = Duration::from_secs(20);
 
 /// Source of a node's GPU health (see the [module](super)).
 ///
-/// NVML calls can block, some of them forever, when a driver is in trouble, so they run on separate threads. If NVML
-/// has not answered for several intervals, the source reports one error that names the reading in progress. It also
-/// reports an error when the driver goes away, and then tries to open NVML again every few seconds.
+/// NVML calls can block, some of them forever, when the driver does not work properly, so they run on separate threads.
+/// If NVML has not answered for six intervals, and for at least 20 s, the source returns one error that names the
+/// reading in progress. It also returns an error when NVML stops working, and then tries to open NVML again every 10 s.
 ///
 /// ```
 /// use taskd_core::job::{Name, NodeId};

@@ -92,12 +92,12 @@ pub struct Line {
     pub family: Family,
     /// Address of the device, if the line has one in a known format.
     pub pci: Option<PciAddress>,
-    /// Number of the Xid or SXid, such as 79.
+    /// Number of the Xid or SXid. It is 79 for the driver's messages about a lost GPU that contain no number.
     pub code: u32,
-    /// Id of the process that the driver was working for, in the initial pid namespace of Linux; inside its container
-    /// the process may have another pid.
+    /// Id of the process for which the driver was working, if the line names one. The id is that of the initial pid
+    /// namespace of Linux; inside of a container the process may have another pid.
     pub pid: Option<u32>,
-    /// Name of the process with the id `pid`.
+    /// Name of the process for which the driver was working, if the line names one.
     pub process: Option<String>,
     /// Text of the line after the error number, at most [`LINE_TEXT_BYTES_MAX`] bytes, without control characters.
     pub text: String,
@@ -147,14 +147,15 @@ impl Line {
         Some(Line { family: Family::Xid, pci, code: 79, pid, process, text })
     }
 
-    /// Extracts the process id from the text of a line ([`Line::text`]).
+    /// Extracts the process id from the text of a line ([`Line::text`]); `None` if the text contains none.
     #[must_use]
     pub fn pid_in(text: &str) -> Option<u32> {
         who(text).0
     }
 
     /// Extracts the number of the driver's recommended recovery action from the text of Xid 154, such as `... to 0x2
-    /// (Node Reboot Required)`.
+    /// (Node Reboot Required)`; `None` if the text contains none. [`Action::of_driver`](super::Action::of_driver)
+    /// converts the number.
     #[must_use]
     pub fn recovery_action_in(text: &str) -> Option<u32> {
         let (_, to) = text.rsplit_once(" to 0x")?;
@@ -182,8 +183,8 @@ pub struct Lines {
 }
 
 impl Lines {
-    /// Processes the next line or message, and returns the Xid that it completes. Earlier lines may contain the first
-    /// part of the Xid's message; if that part was never read, the Xid's GPU is unknown.
+    /// Parses the next line or message, and returns the first Xid that ends in it. The message of an Xid may begin in
+    /// earlier lines; if these were not passed to this parser, the address of the Xid's GPU is `None`.
     pub fn take(&mut self, message: &str) -> Option<Line> {
         let parts = message.lines().flat_map(|line| line.split(ENDS[0])).flat_map(|line| line.split(ENDS[1]));
         let mut found = None;

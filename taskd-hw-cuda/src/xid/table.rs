@@ -10,13 +10,13 @@ use taskd_core::job::document_text;
 /// The built-in table; its `source` field names the origin.
 const BUILT_IN: &str = include_str!("table.json");
 
-/// Maximum number of entries of one table of Xids.
+/// Maximum number of entries of one [`XidTable`]. A document that would exceed it is refused.
 pub const ENTRIES_MAX: usize = 4096;
 
 /// Maximum size of a table document in bytes.
 const BYTES_MAX: usize = 4 << 20;
 
-/// Action that NVIDIA recommends immediately after an Xid.
+/// Action that NVIDIA recommends as the immediate reaction to an Xid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 #[non_exhaustive]
@@ -37,13 +37,13 @@ pub enum Action {
     RestartVm,
     /// Follow the driver's recommended recovery action for the GPU.
     RecoveryAction,
-    /// Check NVLink: the log line names the link, and the driver's recovery action says what to do.
+    /// Check NVLink: the log line names the link, and the driver's recovery action states what to do.
     CheckFabric,
     /// Check cables, power and whether the card sits firmly in its slot.
     CheckHardware,
     /// Check the versions of driver and firmware.
     UpdateSoftware,
-    /// Contact NVIDIA: nothing else is documented.
+    /// Contact NVIDIA: no other action is documented.
     ContactSupport,
 }
 
@@ -112,7 +112,7 @@ impl fmt::Display for Action {
     }
 }
 
-/// Entry of one Xid in a table of recommended actions.
+/// Entry for one Xid in an [`XidTable`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Entry {
@@ -120,12 +120,14 @@ pub struct Entry {
     pub xid: u32,
     /// NVIDIA's name for the Xid.
     pub name: String,
-    /// Action that is recommended immediately after the Xid.
+    /// Action that is recommended as the immediate reaction to the Xid.
     pub action: Action,
-    /// True if the error is usually the application's own: the GPU is not suspected.
+    /// True if an error of the application itself usually causes the Xid. A fault for the Xid then has the class
+    /// `program` instead of `device`.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub application: bool,
-    /// Number of another Xid that replaces this one if it follows within moments, as 94 (contained) replaces 48.
+    /// Number of another Xid that replaces this one, as 94 (contained error) replaces 48. If the other Xid occurs on
+    /// the same device within 2 s before or after this one, the detector judges only the other Xid.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unless: Option<u32>,
     /// Further remarks about the entry, for example where sources differ or are uncertain.
@@ -141,11 +143,11 @@ struct Document {
     xids: Vec<Entry>,
 }
 
-/// Recommended actions by Xid number.
+/// Table of the actions that NVIDIA recommends, by Xid number.
 ///
 /// The built-in table is derived from NVIDIA's *Xid catalog* (docs.nvidia.com/deploy/xid-errors, as of October 2025,
-/// column "Resolution Bucket (Immediate Action)") for Ampere and newer GPUs. A user's table has the same format, and
-/// its entries replace those with the same number:
+/// column "Resolution Bucket (Immediate Action)") for Ampere and newer GPUs. A user's table is a JSON document of the
+/// same format; each of its entries replaces the built-in entry with the same number:
 ///
 /// ```
 /// use taskd_hw_cuda::xid::{Action, XidTable};
@@ -163,16 +165,17 @@ pub struct XidTable {
     source: String,
 }
 
-/// A problem of one value in a table of Xids.
+/// A problem of one value in a JSON document with a table of Xids.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Problem {
     /// JSON path of the wrong value, such as `$.xids[3].name`.
     pub path: String,
-    /// Description of the problem, and what to do.
+    /// Description of the problem and, where it is not obvious, what to do.
     pub what: String,
 }
 
-/// Reason why a table of Xids was refused. No entry of it was used.
+/// Reason why a JSON document with a table of Xids was refused. None of the document's entries was added to the
+/// [`XidTable`].
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum TableError {
@@ -209,10 +212,11 @@ impl XidTable {
         XidTable { entries: BTreeMap::new(), source: String::new() }
     }
 
-    /// Adds the entries of a JSON document, replacing entries with the same number. Adds all of them or none.
+    /// Adds the entries of a JSON document, which replace entries with the same number.
     ///
     /// # Errors
-    /// [`TableError`]: the problems and their places; the table is unchanged.
+    /// Returns [`TableError`] if the document is not a table, has invalid entries or is too large, or if the table
+    /// would have more than [`ENTRIES_MAX`] entries. The table is then unchanged.
     pub fn extend_from(&mut self, document: &str) -> Result<(), TableError> {
         if document.len() > BYTES_MAX {
             return Err(TableError::Form(format!("it has {} bytes, and at most {BYTES_MAX} are read", document.len())));
@@ -234,10 +238,11 @@ impl XidTable {
         Ok(())
     }
 
-    /// Adds the entries of a JSON file, replacing entries with the same number. Adds all of them or none.
+    /// Adds the entries of a JSON file, which replace entries with the same number.
     ///
     /// # Errors
-    /// [`TableError`]: the reason why nothing was added.
+    /// Returns [`TableError`] if the file cannot be read, or if [`extend_from`](Self::extend_from) refuses its content.
+    /// The table is then unchanged.
     pub fn extend_from_file(&mut self, path: &std::path::Path) -> Result<(), TableError> {
         use std::io::Read;
         let told = |e: std::io::Error| TableError::Io(format!("{}: {e}", path.display()));
@@ -254,18 +259,19 @@ impl XidTable {
         self.extend_from(text)
     }
 
-    /// Returns the entry of the Xid with this number.
+    /// Returns the entry of the Xid with this number, or `None` if the table has none.
     #[must_use]
     pub fn get(&self, xid: u32) -> Option<&Entry> {
         self.entries.get(&xid)
     }
 
-    /// Iterates over all entries by number.
+    /// Iterates over all entries, in the order of their numbers.
     pub fn iter(&self) -> impl Iterator<Item = &Entry> {
         self.entries.values()
     }
 
-    /// Returns the origin of the table's data: the field `source` of the latest document that states it.
+    /// Returns the origin of the table's data: the field `source` of the document that was added last, among those that
+    /// have this field.
     #[must_use]
     pub fn source(&self) -> &str {
         &self.source

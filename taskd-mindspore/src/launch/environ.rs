@@ -35,9 +35,9 @@ impl Default for MindSpore {
 }
 
 impl MindSpore {
-    /// Also writes the output of MindSpore's processes to files in this directory, with msrun's names: `scheduler.log`,
-    /// `worker_3.log`. The files of a process's earlier incarnation are kept there with the suffix `.1`. Default: only
-    /// the underlying launcher keeps the output.
+    /// Also writes the output of MindSpore's processes to files in the directory `dir`, with msrun's names, such as
+    /// `scheduler.log` and `worker_3.log`. When a process is started again, its previous file is kept with the suffix
+    /// `.1`. Default: only the underlying launcher writes the output.
     #[must_use]
     pub fn log_dir(mut self, dir: impl Into<PathBuf>) -> MindSpore {
         let dir = dir.into();
@@ -46,24 +46,24 @@ impl MindSpore {
         self
     }
 
-    /// Sets the name of a worker's log file, without `.log` (msrun's `--worker_log_name`). The worker's numbers replace
-    /// `${rank}` and `${local_rank}`. Default: `worker_${rank}`.
+    /// Sets the name of the workers' log files, without `.log` (msrun's `--worker_log_name`). In it, `${rank}` and
+    /// `${local_rank}` stand for the numbers of the worker. Default: `worker_${rank}`.
     #[must_use]
     pub fn worker_log_name(mut self, name: impl Into<String>) -> MindSpore {
         self.worker_log_name = name.into();
         self
     }
 
-    /// Sets the processes' `MS_SCHED_HOST`, in place of the one derived from the hosts of the job's ranks. MindSpore
-    /// requires an address, not a name.
+    /// Sets the environment variable `MS_SCHED_HOST` of the processes. MindSpore requires an IP address, not a name.
+    /// Default: the name of the first rank's host if the ranks are on several hosts, otherwise the loopback address.
     #[must_use]
     pub fn sched_host(mut self, address: impl Into<String>) -> MindSpore {
         self.sched_host = Some(address.into());
         self
     }
 
-    /// Sets the time that scheduler and workers wait for each other before they abort by themselves (`MS_TOPO_TIMEOUT`,
-    /// msrun's `--cluster_time_out`). Default: 600 s.
+    /// Sets the time that scheduler and workers wait for each other at their start before they abort
+    /// (`MS_TOPO_TIMEOUT`, msrun's `--cluster_time_out`), in whole seconds. Default: 600 s.
     #[must_use]
     pub fn cluster_time_out(mut self, time: Duration) -> MindSpore {
         self.cluster_time_out_s = u32::try_from(time.as_secs()).unwrap_or(u32::MAX);

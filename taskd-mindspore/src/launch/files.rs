@@ -8,8 +8,9 @@ macro_rules! python_files {
     };
 }
 
-/// Files of taskd's Python helper that are specific to MindSpore, for programs that put the helper on PYTHONPATH
-/// themselves ([`write_helper`](taskd_core::launch::python::write_helper)).
+/// The files of taskd's Python helper that are specific to MindSpore.
+/// [`MindSporeLauncher`](crate::MindSporeLauncher) writes them itself; other programs pass them to
+/// [`write_helper`](taskd_core::launch::python::write_helper).
 pub const PYTHON_FILES: &[PythonFile] = &python_files! {
     "_taskd_framework.py"
     "taskd/mindspore/__init__.py"

@@ -16,8 +16,8 @@ pub use files::PYTHON_FILES;
 /// Name of the service in which MindSpore's scheduler runs.
 pub const SCHEDULER: Name = Name::new("scheduler");
 
-/// Adds MindSpore's scheduler to the job as a service. As in msrun, the service runs the workers' program, which in
-/// the scheduler's process stays in MindSpore's `init()`.
+/// Returns the job with MindSpore's scheduler as a service. As in msrun, the scheduler's process runs the same program
+/// as the workers, but stays in MindSpore's `init()`.
 #[must_use]
 pub fn with_scheduler(mut spec: JobSpec) -> JobSpec {
     let program = (*spec.worker).clone().with_affinity(Affinity::Inherit);
@@ -25,25 +25,28 @@ pub fn with_scheduler(mut spec: JobSpec) -> JobSpec {
     spec
 }
 
-/// A launcher that runs the processes of `L` as MindSpore's scheduler and workers, in the way of msrun.
+/// A launcher that runs the processes that the launcher `L` starts as MindSpore's scheduler and workers, in the way of
+/// msrun.
 ///
 /// - Every rank, and the service [`SCHEDULER`], gets msrun's environment variables; those of the start order take
-///   precedence. Rank numbers are fixed (`MS_NODE_ID`). `${local_rank}` in a process's arguments is replaced.
-/// - Each generation has an `MS_SCHED_PORT` of its own, so that no generation ever connects to the leftovers of
-///   another. The port is reserved for as long as the generation lasts: the launcher listens there until
-///   immediately before the scheduler does, since the scheduler cannot take over a listener.
+///   precedence. The launcher assigns the rank numbers (`MS_NODE_ID`); MindSpore would number the workers in order of
+///   arrival. `${local_rank}` in a process's arguments is replaced.
+/// - Each generation has an `MS_SCHED_PORT` of its own, so that no generation connects to the scheduler of another. The
+///   port is reserved for as long as the generation lasts: the launcher listens there until immediately before the
+///   scheduler does, since the scheduler cannot take over a listener.
 /// - taskd's Python helper is on PYTHONPATH: it adds lifeline, heartbeat, progress and records to an unmodified
-///   program. The heartbeat's thread needs no interpreter lock, which MindSpore holds for seconds, and in its
-///   scheduler permanently; it shows that the process is not stopped. `TASKD_HOOKS=0` in the start order's
-///   environment turns the helper off.
+///   program. The heartbeat comes from a thread that does not need Python's interpreter lock, which MindSpore holds for
+///   seconds, and in the scheduler permanently. The heartbeat therefore shows only that the process is not stopped.
+///   `TASKD_HOOKS=0` in the start order's environment turns the helper off.
 /// - The exit of a failed process is reported with its error: the exception, or that the process has lost its
 ///   peers. So that no decision is made without the error, an end by exit code, or by the SIGTERM with which
 ///   workers end themselves when their scheduler is gone, is reported once, by the exit. The death of a killed
 ///   process is reported early, as always.
 ///
-/// The ranks of a world are numbered from 0 without gaps in their order. With several hosts `MS_SCHED_HOST` is the
-/// name of the first rank's host, where the scheduler runs, unless [set explicitly](MindSpore::sched_host), and the
-/// port is only likely to be free there.
+/// The variables number the ranks of a world from 0 without gaps, also in a shrunk world, in which taskd's own rank
+/// numbers have gaps. With several hosts `MS_SCHED_HOST` is the name of the first rank's host, where the scheduler
+/// runs, unless [set explicitly](MindSpore::sched_host). The port is reserved on the launcher's host only, so it may be
+/// in use there.
 ///
 /// # Files
 /// The launcher's files are below the directory that is passed to [`new`](PythonLauncher::new), which only one
@@ -54,7 +57,7 @@ pub fn with_scheduler(mut spec: JobSpec) -> JobSpec {
 /// | `python/sitecustomize.py`, `python/taskd/` | the helper |
 /// | `errors/rank-3.2.json` | the failure that incarnation 2 of rank 3 recorded |
 /// | `port.sock` | socket on which the scheduler makes the launcher close its listener at the generation's port |
-/// | `port` | the newest generation and its port, for a later owner |
+/// | `port` | the newest generation and its port, for a later launcher on the same directory |
 ///
 /// # Example
 /// ```no_run

@@ -9,7 +9,8 @@ use taskd_core::launch::python::type_name;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[non_exhaustive]
 pub enum ErrorKind {
-    /// The training program itself caused the failure. Also the default if no rule for known exceptions matches.
+    /// The training program itself caused the failure. This is also the kind of every exception that [`classify`] does
+    /// not know.
     Program,
     /// A connection or a collective failed because another process failed first.
     PeerLost,
@@ -17,7 +18,8 @@ pub enum ErrorKind {
     PortInUse,
     /// Memory of the host or of a device ran out.
     OutOfMemory,
-    /// The program was asked to stop.
+    /// The program was interrupted: it received SIGINT (`KeyboardInterrupt`), or a signal that torchelastic turned into
+    /// a `SignalException`.
     Interrupted,
 }
 
@@ -84,7 +86,7 @@ const RULES: &[(ErrorKind, If)] = &[
     (PeerLost, Contains(&["hccl fftsplus task timeout"])),
 ];
 
-/// Classifies an exception, given as its type, a colon and its text.
+/// Returns the cause of failure that an exception indicates. `exception` is the exception's type, a colon and its text.
 ///
 /// ```
 /// use taskd_pytorch::error::{ErrorKind, classify};

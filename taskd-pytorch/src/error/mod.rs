@@ -11,9 +11,10 @@ pub use taskd_core::launch::python::{ErrorFileError, ErrorRecord, FAMILY, RECORD
 use taskd_core::job::ErrorReport;
 use taskd_core::launch::python;
 
-/// Returns the last exception in a program's stderr that ended the program: its type, a colon and its text.
+/// Returns the exception that ended a program, as the program's stderr shows it: the exception's type, a colon and its
+/// text. Returns `None` if stderr shows no such exception.
 ///
-/// `stderr_tail` is the end of stderr; it may begin anywhere. Its lines may have torch's prefix `[rank3]: `.
+/// `stderr_tail` is the end of stderr and may begin in the middle of a line. Lines may have torch's prefix `[rank3]: `.
 #[must_use]
 pub fn exception_in(stderr_tail: &str) -> Option<String> {
     let lines: Vec<&str> = stderr_tail.lines().map(without_rank).collect();
@@ -32,8 +33,9 @@ fn without_rank(line: &str) -> &str {
     rest.filter(|(rank, _)| rank.bytes().all(|byte| byte.is_ascii_digit())).map_or(line, |(_, text)| text)
 }
 
-/// Returns the error report of a rank's failure. Its source is the record that the program wrote, or else the end
-/// of the program's stderr; `None` if neither names an exception.
+/// Returns the error report of a rank's failure. The report describes the exception in `record`, the error record that
+/// the rank wrote; if there is none, the exception in `stderr_tail`, the end of the rank's stderr. Returns `None` if
+/// neither contains an exception.
 ///
 /// ```
 /// use taskd_pytorch::error::report;

@@ -68,16 +68,16 @@ impl Torch {
         self
     }
 
-    /// Sets the environment variable `TORCHELASTIC_MAX_RESTARTS` of the ranks, for programs that read it; taskd makes
-    /// no decision from it. Default: 10.
+    /// Sets the environment variable `TORCHELASTIC_MAX_RESTARTS` of the ranks, for training programs that read the
+    /// variable. It does not limit the restarts that taskd makes. Default: 10.
     #[must_use]
     pub const fn max_restarts(mut self, restarts: u32) -> Torch {
         self.max_restarts = restarts;
         self
     }
 
-    /// Sets the environment variable `MASTER_ADDR` of the ranks, in place of the one derived from the hosts of the
-    /// job's ranks.
+    /// Sets the environment variable `MASTER_ADDR` of the ranks. Default: the name of the first rank's host if the
+    /// ranks are on several hosts, otherwise the loopback address.
     #[must_use]
     pub fn master_addr(mut self, addr: impl Into<String>) -> Torch {
         self.master_addr = Some(addr.into());

@@ -15,20 +15,20 @@ use crate::store::{self, ControlError, StoreControl, StoreProgram};
 /// Name of the service in which the job's rendezvous store runs.
 pub const STORE: Name = Name::new("store");
 
-/// Adds a rendezvous store to the job: a process that the guard starts and watches, in place of rank 0's store.
+/// Returns the job with a rendezvous store: a process that the guard starts and watches, in place of rank 0's store.
 ///
-/// The death of a rank does not end the store. Each generation has its own port and keys in the store. The store's
-/// own death is handled as any other fault: ranks in a taskd step loop rejoin with a new store, and no rank is
-/// restarted; a script without a step loop trains on, and is restarted once it queries the dead store.
+/// The death of a rank does not end the store. Each generation has its own port and keys in the store. The death of the
+/// store is handled as any other fault: ranks in a taskd step loop join a new store, and no rank is restarted. A script
+/// without a step loop continues to train, and is restarted once it sends a request to the dead store.
 ///
 /// The store runs on the launcher's host. Ranks on other hosts reach it by the name of the first rank's host, so
 /// the launcher must run on that host.
 ///
-/// With [`StoreProgram::ReexecSelf`] this program's `main` must call [`store::init`] first; otherwise no runtime is
-/// [built](taskd_core::runtime::RuntimeBuilder::build) for the job.
+/// With [`StoreProgram::ReexecSelf`] the calling program's `main` must call [`store::init`] first; otherwise
+/// [`RuntimeBuilder::build`](taskd_core::runtime::RuntimeBuilder::build) fails for the job.
 ///
 /// # Errors
-/// The path of the store's program cannot be expressed in a command line.
+/// Returns an error if the path of the store's program is unknown or is not UTF-8.
 pub fn with_store(mut spec: JobSpec, program: &StoreProgram) -> io::Result<JobSpec> {
     spec.services.insert(STORE, Arc::new(WorkerSpec::new(program.command(None)?)));
     spec.rendezvous_service = Some(STORE);

@@ -31,10 +31,10 @@ pub(crate) fn init_was_called() -> bool {
 /// Maximum length of a socket's path, in bytes: `sun_path` without its terminator.
 const PATH_BYTES_MAX: usize = 107;
 
-/// Selects the program that runs as the store.
+/// The program that runs as the store.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum StoreProgram {
-    /// The program that runs now, started a second time as the store. Its `main` must call [`init`] first.
+    /// The calling program itself, started a second time as the store. Its `main` must call [`init`] first.
     #[default]
     ReexecSelf,
     /// The `taskd-store` binary at this path.
@@ -44,12 +44,13 @@ pub enum StoreProgram {
 impl StoreProgram {
     /// Returns the command line (`argv`) that starts the store as a service.
     ///
-    /// With `control`, the store creates its control socket at that path. Without it, the process that starts the store
-    /// passes it a listening Unix socket, and the number of its descriptor in the environment variable
-    /// `TASKD_LISTEN_FD`, as a taskd guard does.
+    /// If `control` is a path, the store creates its control socket there. If it is `None`, the process that starts the
+    /// store passes a listening Unix socket to the store, and sets the environment variable `TASKD_LISTEN_FD` to the
+    /// number of the socket's file descriptor, as a taskd guard does.
     ///
     /// # Errors
-    /// The path of this program is unknown, or a path is not UTF-8.
+    /// Returns an error if the path of the calling program is unknown, or if the path of the program or of the control
+    /// socket is not UTF-8.
     pub fn command(&self, control: Option<&Path>) -> io::Result<Vec<String>> {
         let text = |path: &Path| {
             let refused = || io::Error::other(format!("the path {} is not UTF-8: choose another", path.display()));
@@ -79,21 +80,22 @@ pub enum StartError {
     /// A limit on the store's command line has an unknown name or an invalid value.
     #[error(transparent)]
     NotALimit(#[from] ParseLimitError),
-    /// The store's limits are inconsistent or too small.
+    /// One of the store's limits is too small, by itself or in proportion to another limit.
     #[error(transparent)]
     Limits(#[from] LimitsError),
-    /// There is no control socket, so the store could not receive any call.
+    /// The store was started with neither `--control` nor a passed descriptor: without a control socket it could not
+    /// receive calls.
     #[error(
         "no control socket: pass one, with its descriptor's number in {}, or name its path with --control",
         inherited::VARIABLE
     )]
     NoControl,
-    /// The descriptor that was passed to the store is not a control socket.
+    /// The file descriptor that was passed to the store is not open, or is not a listening Unix socket.
     #[error("descriptor {number} was passed as the control socket, and cannot be used: {source}")]
     Inherited {
-        /// The number of the descriptor.
+        /// The number of the file descriptor.
         number: i32,
-        /// The error that shows that the descriptor cannot be used.
+        /// The reason why the file descriptor cannot be used.
         source: io::Error,
     },
     /// The store's control socket cannot be created.
@@ -101,10 +103,10 @@ pub enum StartError {
     Bind {
         /// The path of the control socket.
         path: PathBuf,
-        /// The operating system's error.
+        /// The reason why the socket cannot be created.
         source: io::Error,
     },
-    /// A system call that the store needs has failed.
+    /// Waiting for events failed in the operating system (epoll).
     #[error("the store cannot wait for clients: {0}")]
     System(#[from] io::Error),
 }
@@ -118,11 +120,11 @@ impl From<NewError> for StartError {
     }
 }
 
-/// Runs the store if this process was started as the store. Call it first in a program's `main`, before the program
-/// starts threads or opens anything.
+/// Runs the store if this process was started as the store. Call this function first in a program's `main`, before the
+/// program starts threads or opens files.
 ///
-/// It returns at once, unless this process was started with the command of [`StoreProgram::ReexecSelf`]: then the
-/// process is the store, and the call never returns.
+/// If this process was started with the command of [`StoreProgram::ReexecSelf`], the process runs as the store and the
+/// call never returns. Otherwise the call returns at once.
 pub fn init() {
     INIT_WAS_CALLED.store(true, Ordering::Relaxed);
     let mut arguments = std::env::args_os().skip(1);
@@ -131,7 +133,8 @@ pub fn init() {
     }
 }
 
-/// The main function of the program `taskd-store`.
+/// Runs the program `taskd-store`: serves until the process is killed. Returns an exit code if the store cannot start
+/// or continue: 64 for a wrong command line or limit, otherwise 1.
 pub fn main() -> ExitCode {
     init();
     let code = run_or_say(std::env::args_os().skip(1));

@@ -5,45 +5,59 @@ use serde::{Deserialize, Serialize};
 use std::fmt;
 
 /// The bounds of one store server. All byte counts measure data in the server's memory, or data that a request
-/// would bring into it.
+/// would bring into it. Each field states what the server does at the bound; [`Bound::action`] returns the same.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Limits {
-    /// Maximum length of a key, in bytes. Default: 8 KiB, as in torch's libuv server.
+    /// Maximum length of a key, in bytes. The server closes a client that sends a longer one. Default: 8 KiB, as in
+    /// torch's libuv server.
     pub key_bytes: usize,
-    /// Maximum length of a value in one request, in bytes. Default: 8 MiB, as in torch's libuv server.
+    /// Maximum length of a value in a request, in bytes. The server closes a client that sends a longer one. Default:
+    /// 8 MiB, as in torch's libuv server.
     pub value_bytes: usize,
-    /// Maximum length to which `append` may grow a value, in bytes. Default: 64 MiB.
+    /// Maximum length to which `append` requests may grow a value, in bytes. The server closes a client whose `append`
+    /// would exceed it; the value stays as it was. Default: 64 MiB.
     pub appended_bytes: usize,
-    /// Maximum number of keys in one request. Default: 131,072, as in torch's libuv server.
+    /// Maximum number of keys in one `check`, `wait` or `multi_get` request. The server closes a client that sends
+    /// more. Default: 131,072, as in torch's libuv server.
     pub names: u64,
-    /// Maximum length of a request, in bytes. Default: 32 MiB. It does not bound `multi_set`, whose pairs are handled
-    /// one by one.
+    /// Maximum length of a request, in bytes. The server closes a client that sends a longer one. For `multi_set` the
+    /// maximum applies to each pair of key and value. Default: 32 MiB.
     pub request_bytes: usize,
-    /// Maximum number of keys of one generation, including queues, and keys for which clients only wait. Default:
-    /// 1,048,576.
+    /// Maximum number of keys that one generation has at one time, including queues, and keys that have no value but
+    /// for which clients wait. The server closes a client whose request would add another one. Default: 1,048,576.
     pub keys: usize,
-    /// Maximum number of bytes of keys, values and their index, over all generations. Default: 1 GiB.
+    /// Maximum memory for keys, values, their index and the waits for keys, in bytes, for all generations together. The
+    /// server closes a client whose request would exceed it. Default: 1 GiB.
     pub store_bytes: u64,
-    /// Maximum number of clients, over all generations. Default: 65,536.
+    /// Maximum number of clients that are connected at one time, to all generations together. At the maximum, a new
+    /// connection replaces the oldest connection that has not identified itself as a client yet; if there is none, the
+    /// server closes the new connection. Default: 65,536.
     pub clients: usize,
-    /// Maximum number of clients from one remote host, over all generations. Default: 16,384.
+    /// Maximum number of clients from one remote host that are connected at one time, to all generations together. The
+    /// server closes further connections from that host. Clients on the server's own host are not limited by it.
+    /// Default: 16,384.
     pub clients_of_host: usize,
-    /// Maximum number of connections that have not identified themselves as clients yet. Default: 1,024. If a new
-    /// connection exceeds this maximum, the server closes the oldest of them.
+    /// Maximum number of connections at one time, to all generations together, that have not identified themselves as
+    /// clients yet. If a new connection would exceed the maximum, the server closes the oldest of them. Default: 1,024.
     pub silent: usize,
-    /// Time within which a connection has to identify itself as a client, in milliseconds. Default: 10,000.
+    /// Time within which a connection has to identify itself as a client, in milliseconds. Then the server closes the
+    /// connection. Default: 10,000.
     pub silent_ms: u64,
-    /// Number of bytes of unread answers above which the server reads no further request of the client. It continues
-    /// when the client has read enough of them. Default: 256 KiB.
+    /// Number of bytes of answers that a client has not read, above which the server carries out no further request of
+    /// that client. The server continues once the client has read enough answers. Default: 256 KiB.
     pub unread_bytes: usize,
-    /// Maximum number of bytes of memory for one client's unread answers. Default: 64 MiB.
+    /// Maximum memory for the answers that one client has not read, in bytes, without values that the answers share
+    /// with the store. The server closes a client whose `multi_get` exceeds it. Default: 64 MiB.
     pub answer_bytes: usize,
-    /// Maximum number of bytes of unfinished requests and unread answers, over all clients. Default: 1 GiB.
+    /// Maximum memory for received requests that are not carried out yet and for unread answers, in bytes, for all
+    /// clients together. The server closes the client whose request or answers exceed it. Default: 1 GiB.
     pub buffer_bytes: u64,
-    /// Maximum number of generations that the server serves at one time. Default: 16.
+    /// Maximum number of generations that the server serves at one time. At the maximum,
+    /// [`serve`](super::Server::serve) returns [`Refusal::TooMany`](super::Refusal::TooMany). Default: 16.
     pub generations: usize,
-    /// Maximum number of control connections at one time. Default: 16.
+    /// Maximum number of connections to the store's control socket at one time. The store closes further ones. Default:
+    /// 16.
     pub controllers: usize,
 }
 
@@ -70,7 +84,8 @@ impl Default for Limits {
     }
 }
 
-/// Error for a limit of the store that is too small for a server to work with.
+/// Error for a limit of the store whose value is below the minimum with which a server works. The message states the
+/// limit, its value and the minimum.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the store's limit {name} is {given}, but must be at least {least}{because}")]
 pub struct LimitsError {
@@ -84,7 +99,7 @@ impl Limits {
     /// Checks that a server can work with these limits.
     ///
     /// # Errors
-    /// The first limit that is too small, and its minimum.
+    /// Returns [`LimitsError`] for the first limit that is too small.
     pub fn check(&self) -> Result<(), LimitsError> {
         let bytes = |n: usize| n as u64;
         let compare_set = bytes(self.key_bytes).saturating_add(bytes(self.value_bytes).saturating_mul(2));
@@ -118,17 +133,18 @@ impl Limits {
     }
 }
 
-/// Error for a text that is no limit of the store: its name is unknown, or its value is invalid.
+/// Error for a text that does not set a limit of the store: the text is not `NAME=NUMBER`, the name is unknown, or the
+/// number is invalid.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0:?} is not a limit of the store: write NAME=NUMBER, with a name of store::Limits")]
 pub struct ParseLimitError(String);
 
 impl Limits {
-    /// Sets one limit from the text `NAME=NUMBER`, such as `key_bytes=1024`. The option `--limit` of the program
-    /// `taskd-store` has the same form.
+    /// Sets one limit from the text `NAME=NUMBER`, such as `key_bytes=1024`, which is also the form of the argument of
+    /// `taskd-store --limit`. `NAME` is the name of a field of [`Limits`].
     ///
     /// # Errors
-    /// There is no such limit, or its value is not a number.
+    /// Returns [`ParseLimitError`] if there is no such field, or its value is not an unsigned number.
     pub fn set(&mut self, text: &str) -> Result<(), ParseLimitError> {
         let wrong = || ParseLimitError(text.to_owned());
         let (name, number) = text.split_once('=').ok_or_else(wrong)?;
@@ -162,57 +178,60 @@ impl Limits {
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Bound {
-    /// The length of a key: [`Limits::key_bytes`].
+    /// The maximum length of a key: [`Limits::key_bytes`].
     KeyBytes,
-    /// The length of a value in one request: [`Limits::value_bytes`].
+    /// The maximum length of a value in one request: [`Limits::value_bytes`].
     ValueBytes,
-    /// The length of a value that `append` grows: [`Limits::appended_bytes`].
+    /// The maximum length of a value that `append` grows: [`Limits::appended_bytes`].
     AppendedBytes,
-    /// The number of keys in one request: [`Limits::names`].
+    /// The maximum number of keys in one request: [`Limits::names`].
     Names,
-    /// The length of a request: [`Limits::request_bytes`].
+    /// The maximum length of a request: [`Limits::request_bytes`].
     RequestBytes,
-    /// The number of keys of one generation: [`Limits::keys`].
+    /// The maximum number of keys of one generation: [`Limits::keys`].
     Keys,
-    /// The number of bytes of keys and values: [`Limits::store_bytes`].
+    /// The maximum memory for keys and values: [`Limits::store_bytes`].
     StoreBytes,
-    /// The number of clients: [`Limits::clients`].
+    /// The maximum number of connected clients: [`Limits::clients`].
     Clients,
-    /// The number of clients from one remote host: [`Limits::clients_of_host`].
+    /// The maximum number of connected clients from one remote host: [`Limits::clients_of_host`].
     ClientsOfHost,
-    /// The number of connections that have not identified themselves as clients: [`Limits::silent`].
+    /// The maximum number of connections that have not identified themselves as clients: [`Limits::silent`].
     Silent,
     /// The time for a connection to identify itself as a client: [`Limits::silent_ms`].
     SilentMs,
-    /// The number of bytes of answers that a client has not read: [`Limits::unread_bytes`].
+    /// The maximum number of bytes of answers that a client has not read: [`Limits::unread_bytes`].
     UnreadBytes,
-    /// The memory for one client's unread answers: [`Limits::answer_bytes`].
+    /// The maximum memory for one client's unread answers: [`Limits::answer_bytes`].
     AnswerBytes,
-    /// The memory for unfinished requests and unread answers of all clients: [`Limits::buffer_bytes`].
+    /// The maximum memory for waiting requests and unread answers of all clients: [`Limits::buffer_bytes`].
     BufferBytes,
-    /// The number of generations at one time: [`Limits::generations`].
+    /// The maximum number of generations at one time: [`Limits::generations`].
     Generations,
-    /// The number of control connections at one time: [`Limits::controllers`].
+    /// The maximum number of connections to the control socket at one time: [`Limits::controllers`].
     Controllers,
     /// The operating system's limit of open files, of this process (`RLIMIT_NOFILE`) or of the machine.
     OpenFiles,
 }
 
-/// The consequence of reaching a bound of the store.
+/// What the store does when one of its bounds is reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum AtBound {
-    /// The client whose request would exceed the bound is closed; no part of that request is carried out. Keys that the
-    /// client set before stay.
+    /// The store closes the client whose request would exceed the bound, and carries out no part of that request. Keys
+    /// that the client set before stay. There are two exceptions: at [`Bound::BufferBytes`] the request may have been
+    /// carried out, and of a `multi_set` the pairs before the one that exceeds the bound have been set.
     CloseClient,
-    /// A connection beyond the bound is closed as soon as it connects; other clients are not affected.
+    /// The store closes a new connection beyond the bound at once. Clients that are connected already are not affected.
+    /// At [`Bound::Clients`] and [`Bound::OpenFiles`] the store closes a connection that has not identified itself as a
+    /// client instead, if there is one.
     RefuseConnection,
-    /// The store closes a connection that has not identified itself as a client.
+    /// The store closes the oldest connection that has not identified itself as a client.
     CloseSilent,
-    /// The store stops reading the client's requests until the client has read its answers. The requests wait in the
-    /// system's buffers, then in the client's own.
+    /// The store carries out no further request of the client until the client has read enough of its answers. Until
+    /// then the requests wait in the socket buffers of the store's host, then of the client's.
     PauseClient,
-    /// The store refuses a call over its control socket and returns the reason.
+    /// The store refuses the call to serve a further generation, and returns the reason.
     RefuseCall,
 }
 
@@ -229,7 +248,7 @@ impl fmt::Display for AtBound {
 }
 
 impl Bound {
-    /// Returns the consequence of reaching this bound.
+    /// Returns what the store does when this bound is reached.
     #[must_use]
     pub const fn action(self) -> AtBound {
         match self {

@@ -1,15 +1,17 @@
 //! A store server that speaks the wire protocol of torch's `TCPStore`, so that no rank has to host the store.
 //!
-//! torch's own server lives in a rank (or in torchrun's agent) and dies with it, serves all attempts from one set of
-//! keys, and queries the name service about every client that connects. This server is a process of its own, has
-//! separate keys, listener and clients for each generation, and makes no name queries. Clients are torch's own,
-//! unmodified: `TCPStore(..., is_master=False)` of torch 2.9, with either setting of `use_libuv`, and everything built
-//! on it (`PrefixStore`, `init_process_group`, torchelastic with `TORCHELASTIC_USE_AGENT_STORE=True`).
+//! torch's own server lives in a rank (or in torchrun's agent) and dies with that process, serves all attempts from one
+//! set of keys, and looks up the host name of every client that connects. This server is a process of its own, has
+//! separate keys, listener and clients for each generation, and looks up no names. Clients are torch's own, unmodified:
+//! `TCPStore(..., is_master=False)` of torch 2.9, with either setting of `use_libuv`, and everything built on that
+//! (`PrefixStore`, `init_process_group`, torchelastic with `TORCHELASTIC_USE_AGENT_STORE=True`).
 //!
-//! - [`Server`] is the store: one thread, no runtime, for embedding in another process.
-//! - [`init`] and the program `taskd-store` run it as a process; [`StoreProgram::command`] returns the command that
-//!   starts it.
-//! - [`StoreControl`] selects the generations that this process serves.
+//! - [`Server`] is the store, for embedding in another process: it runs in the caller's thread, without an async
+//!   runtime.
+//! - [`init`] and the program `taskd-store` run a [`Server`] as a process of its own; [`StoreProgram::command`] returns
+//!   the command line of that process.
+//! - [`StoreControl`] is a client of that process's control socket. It adds and retires the generations that the store
+//!   serves.
 //!
 //! # Where it differs from torch's server
 //! A correct program sees the same behaviour as with torch 2.9.1's libuv server; the tests run one program against
@@ -22,12 +24,13 @@
 //! | two pushes to one of two queues in a wait | count as both | count once |
 //! | a wait that a queue ended | its leftover can end a later wait of the same client for another key | it is over |
 //! | `multi_set` that arrives in parts | its first keys are set again with every part | every key is set once |
-//! | a client that is not validated | its first bytes are ignored, and what follows is carried out | it is closed |
+//! | a client that does not send `validate` first | its first bytes are ignored, the rest is executed | it is closed |
 //!
 //! # Bounds
-//! [`Limits`] names every bound and its default, [`Bound::action`] describes the consequence, and [`Stats::at_bound`]
-//! counts it. `set` and similar requests have no answer in this protocol. A client whose request cannot be carried out
-//! is therefore closed, which its next call reports, rather than left to believe that the request succeeded.
+//! [`Limits`] lists the bounds and their defaults, [`Bound::action`] returns what the store does at a bound, and
+//! [`Stats::at_bound`] counts how often each bound was reached. In torch's protocol `set` and similar requests have no
+//! answer. If such a request cannot be carried out, the store therefore closes the client's connection, so that the
+//! client's next call fails instead of the client taking the request for done.
 
 mod client;
 mod control;

@@ -13,11 +13,11 @@ use taskd_core::job::Generation;
 pub struct Stats {
     /// The generations of ranks that the server serves now.
     pub generations: Vec<GenerationStats>,
-    /// Number of generations that were retired.
+    /// Number of generations that the server has stopped serving because they were retired.
     pub retired: u64,
-    /// Number of connected clients, over all generations.
+    /// Number of clients that are connected now, to all generations together.
     pub clients: u64,
-    /// Number of connections that the server has accepted.
+    /// Number of connections that the server has accepted, including those that it closed at once.
     pub accepted: u64,
     /// Number of clients that closed their connection.
     pub left: u64,
@@ -26,30 +26,32 @@ pub struct Stats {
     pub lost: u64,
     /// Number of clients that were closed because their generation was retired.
     pub retired_clients: u64,
-    /// Number of connections closed because they did not start with a client's first request, `Query::Validate`.
+    /// Number of connections that the server closed because their first request was not [`Query::Validate`].
     pub not_validated: u64,
-    /// Number of connections closed because they came from other users' processes on this host, or from processes that
-    /// ended before their user was known.
+    /// Number of connections that the server closed because they came from a process of another user on the server's
+    /// host, or from a process on that host whose user could not be determined. Root is not another user.
     pub foreign: u64,
-    /// Number of clients closed because they sent a request of an unknown type.
+    /// Number of clients that the server closed because they sent a request of an unknown type.
     pub unknown_queries: u64,
-    /// Number of clients closed because they requested to add to a value that is not a number.
+    /// Number of clients that the server closed because they sent `add` for a key whose value is not a number.
     pub not_numbers: u64,
     /// Number of connections to the control socket that were refused because they came from another user's process.
     pub strangers: u64,
-    /// Number of times that each bound was reached; [`Bound::action`] describes the consequence.
+    /// Number of times that each bound was reached; [`Bound::action`] returns what the server does then.
     pub at_bound: BTreeMap<Bound, u64>,
     /// Number of requests that were carried out, by type. Each pair of a `multi_set` counts as one request.
     pub requests: BTreeMap<Query, u64>,
-    /// Number of waits for keys that did not end at once, and that ended later because the keys were present.
+    /// Number of `wait` requests that the server answered later, once their keys were present; without those whose keys
+    /// were present at once.
     pub woken: u64,
     /// Number of bytes received from clients.
     pub bytes_in: u64,
     /// Number of bytes sent to clients.
     pub bytes_out: u64,
-    /// Number of bytes of memory for keys, values, and the index that finds them.
+    /// Memory that keys, values, their index and the waits for keys use now, in bytes.
     pub store_bytes: u64,
-    /// Number of bytes of memory for unfinished requests and for answers that clients have not read yet.
+    /// Memory that received requests that are not carried out yet, and answers that clients have not read yet, use now,
+    /// in bytes.
     pub buffer_bytes: u64,
 }
 
@@ -57,15 +59,15 @@ pub struct Stats {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct GenerationStats {
-    /// The generation that is served.
+    /// Number of the generation.
     pub generation: Generation,
     /// The address that the generation's listener is bound to.
     pub address: String,
-    /// Number of connected clients of this generation.
+    /// Number of clients that are connected now to this generation.
     pub clients: u64,
     /// Number of keys of this generation that have a value.
     pub keys: u64,
-    /// Number of clients of this generation that wait for a key.
+    /// Number of clients of this generation that wait for keys now.
     pub waits: u64,
 }
 
@@ -76,7 +78,7 @@ impl Stats {
         self.at_bound.get(&bound).copied().unwrap_or(0)
     }
 
-    /// Returns the number of requests of this kind that were carried out.
+    /// Returns the number of requests of this type that were carried out.
     #[must_use]
     pub fn requested(&self, query: Query) -> u64 {
         self.requests.get(&query).copied().unwrap_or(0)

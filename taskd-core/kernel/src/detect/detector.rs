@@ -59,17 +59,17 @@ use std::fmt;
 /// `taskd_core::testing::conformance::fault_detector` (feature `test-util`) checks every clause of this contract.
 #[cfg_attr(any(test, feature = "test-util"), mockall::automock)]
 pub trait FaultDetector: Send {
-    /// Name of the detector, unique among the detectors of a runtime.
+    /// Returns the name of the detector, unique among the detectors of a runtime.
     fn name(&self) -> Name;
 
-    /// Version of the detector's implementation. It is written to the header of the job's log, so that a replay with
-    /// another version is recognised as different.
+    /// Returns the version of the detector's implementation. The version is written to the header of the job's log, so
+    /// that a replay with another version is recognised as different.
     fn version(&self) -> Name {
         Name::new("1")
     }
 
-    /// Settings that affect the detector's findings, as text. They are written to the header of the job's log, so that
-    /// a replay with other settings is recognised as different.
+    /// Returns the settings that affect the detector's findings, as text. The text is written to the header of the
+    /// job's log, so that a replay with other settings is recognised as different.
     fn config(&self) -> String {
         String::new()
     }
@@ -77,14 +77,14 @@ pub trait FaultDetector: Send {
     /// Processes one observation, and adds the detector's findings to `out`. `view` is the state of the job.
     fn observe(&mut self, observation: &Observation, view: &View, out: &mut Findings);
 
-    /// Earliest job time at which the decision kernel has to call [`expire`](FaultDetector::expire); `None`: it need
-    /// not call it.
+    /// Returns the earliest job time at which the decision kernel has to call [`expire`](FaultDetector::expire); `None`
+    /// if no call is needed.
     fn deadline(&self) -> Option<JobTime> {
         None
     }
 
     /// Reacts to the detector's own deadline, which has passed, for example because an expected signal is missing. The
-    /// decision kernel calls it when `view.now` is at or after `deadline`.
+    /// decision kernel calls this method when `view.now` is at or after `deadline`.
     fn expire(&mut self, _view: &View, _out: &mut Findings) {}
 
     /// Returns the detector's state as bytes, for a later `restore`; `None`: after a restart of the supervisor the
@@ -97,7 +97,8 @@ pub trait FaultDetector: Send {
     /// returned.
     ///
     /// # Errors
-    /// [`DecodeError`] if the bytes are no state of this detector version; the detector then starts without state.
+    /// Returns [`DecodeError`] if the bytes are no state of this detector version; the detector then starts without
+    /// state.
     fn restore(&mut self, _saved: &[u8]) -> Result<(), DecodeError> {
         Err(DecodeError)
     }
@@ -164,8 +165,8 @@ where
 /// Methods that wrap any [`FaultDetector`] in another one, for example to filter its input. They are implemented
 /// for all detectors; you MUST NOT implement this trait yourself.
 pub trait FaultDetectorExt: FaultDetector + Sized {
-    /// Wraps this detector: its first `times` - 1 blames of a domain are suppressed, and its later ones are passed on.
-    /// When it withdraws a blame (`Findings::clear`), the count of that domain starts again.
+    /// Wraps this detector: its first `times` - 1 blames of a domain are suppressed, and its later blames of the domain
+    /// are passed on. When the detector withdraws a blame (`Findings::clear`), the count of the domain starts again.
     fn debounce(self, times: u32) -> Debounce<Self> {
         Debounce { inner: self, times, seen: BTreeMap::new() }
     }
@@ -189,8 +190,8 @@ pub trait FaultDetectorExt: FaultDetector + Sized {
 
 impl<T: FaultDetector> FaultDetectorExt for T {}
 
-/// Detector that wraps another one and suppresses its short-lived blames (see [`FaultDetectorExt::debounce`]). It
-/// starts without state after a restart of the supervisor.
+/// Detector that wraps another one and suppresses its short-lived blames (see [`FaultDetectorExt::debounce`]). Both
+/// detectors start without state after a restart of the supervisor.
 #[derive(Debug)]
 pub struct Debounce<D> {
     inner: D,

@@ -9,8 +9,8 @@ use std::cmp::Reverse;
 use std::fmt;
 use std::str::FromStr;
 
-/// Name in `Fault::by` for a fault that represents an operator's order: no detector found it. External input cannot
-/// use this name.
+/// Name in `Fault::by` for a fault that represents an operator's order: no detector found it. If a fault that was
+/// detected outside the runtime has this name, the kernel replaces the name.
 pub const OPERATOR: Name = Name::new("operator");
 
 /// Name of the evidence that marks a fault as charged to a recovery.
@@ -289,8 +289,9 @@ pub struct Fault {
     pub evidence: Vec<Evidence>,
     /// The error behind the fault, as a framework, a driver or a process reported it.
     pub error: Option<Box<ErrorReport>>,
-    /// Name of the recovery strategy that the detector recommends. The decision kernel chooses this strategy if the
-    /// policy allows it and it proposes a recovery.
+    /// Name of the recovery strategy that the detector recommends. The decision kernel chooses the proposal of this
+    /// strategy, even if another proposal is cheaper, if the policy allows the strategy and the strategy does not
+    /// refuse.
     pub advice: Option<Name>,
 }
 
@@ -355,7 +356,7 @@ impl Fault {
         self
     }
 
-    /// Returns true if the fault did occur, but is attributed to an earlier recovery, and no rank is blamed for it.
+    /// Returns true if the fault is charged to an earlier recovery: it did occur, but no rank is blamed for it.
     #[doc(hidden)]
     pub fn is_charged(&self) -> bool {
         self.evidence.iter().any(|clue| clue.what == CHARGED)
@@ -374,8 +375,8 @@ impl Fault {
     }
 
     /// Returns true if nothing is broken and the detector only recommends a strategy. The decision kernel accepts this
-    /// advice only while no recovery is in progress; otherwise it drops and counts it, and the detector has to repeat
-    /// it.
+    /// advice only while no recovery is in progress; otherwise the kernel drops and counts the advice, and the detector
+    /// has to repeat it.
     #[must_use]
     pub fn is_mere_advice(&self) -> bool {
         self.advice.is_some()
@@ -389,8 +390,8 @@ impl Fault {
         self.of
     }
 
-    /// Returns true if the primary suspects of both faults have the same domain, class and incarnation. A repeated
-    /// fault is dropped and counted.
+    /// Returns true if the primary suspects of both faults have the same domain, class and incarnation. If the new
+    /// fault adds no information to the known one, the kernel drops and counts it.
     #[must_use]
     pub fn is_duplicate_of(&self, other: &Fault) -> bool {
         self.primary_suspect().domain == other.primary_suspect().domain
@@ -405,8 +406,9 @@ impl Fault {
 pub enum Finding {
     /// Reports a fault.
     Blame(Fault),
-    /// Withdraws all faults of this domain and class, whichever detector reported them: the domain is healthy again. An
-    /// incident that has no other fault, and for which no recovery has begun, is closed.
+    /// Withdraws all faults of this domain and class, whichever detector reported them: the domain is healthy again.
+    /// Faults of an incident whose recovery is in progress stay. An incident that has no other fault, and for which no
+    /// process was stopped or started, is closed.
     Clear(Domain, FaultClass),
     /// Requests evidence about domains, such as the state of a process, before the detector blames anything. The
     /// detector receives the replies as observations.

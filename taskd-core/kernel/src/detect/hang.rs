@@ -56,9 +56,10 @@ const PAUSE_MAX: Duration = Duration::from_secs(10);
 /// the others is blamed then, too (`hang_skipped`, `hang_mismatch`), and the dead ranks are named as victims
 /// (`hang_aborted`): some libraries do not hang on mismatched calls, but terminate a process that did everything right.
 ///
-/// Looks continue with growing pauses while a collective is in progress, and the next one follows soon after
-/// another such report. A blame is withdrawn when a look does not find its cause any more. While ranks are stopped
-/// for a recovery, or have failed, there are no looks. After a suspension of the supervisor the looks start again.
+/// Looks continue with growing pauses while a collective is in progress, and the next look follows soon after another
+/// [`Signal::CollectivePending`]. A blame is withdrawn when a look does not find its cause any more. While ranks are
+/// stopped for a recovery, or have failed, there are no looks. After a suspension of the supervisor the looks start
+/// again.
 #[derive(Debug)]
 pub struct HangDetector {
     missing_after: Duration,

@@ -22,8 +22,9 @@ const WAIT_MAX: Duration = Duration::from_secs(3600);
 /// [grow](crate::recover::Grow) a world that has [shrunk](crate::recover::Shrink).
 ///
 /// The detector waits while a recovery is in progress. If the launcher lists hosts, it also waits until those that
-/// accept new processes have room for the absent ranks. After a failed attempt, and after ranks that return leave
-/// again soon, the delay doubles, up to one hour, because a host that cannot be used may stay unusable.
+/// accept new processes have room for the absent ranks. The delay doubles, up to one hour, after each recommendation
+/// that did not bring the ranks back, and if ranks that had returned leave again soon: a host that cannot be used may
+/// stay unusable.
 #[derive(Debug)]
 pub struct ShrunkDetector {
     after: Duration,

@@ -1,7 +1,7 @@
 //! Blames processes whose heartbeat stopped and that do not run: frozen, or asleep permanently.
 //!
-//! The detector never blames a process that had no heartbeat, or one whose source is silent, and for minutes none that
-//! runs or would run if its host allowed it.
+//! The detector does not watch a process that had no heartbeat. It blames a process that runs, or would run if its host
+//! allowed that, only after minutes. If all heartbeats of a host stop at once, it blames only frozen processes.
 
 mod found;
 

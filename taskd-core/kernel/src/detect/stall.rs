@@ -48,7 +48,7 @@ impl Default for StallDetector {
 }
 
 impl StallDetector {
-    /// Default time for which a job may train without a completed step: ten minutes.
+    /// Default time for which a job may train without a completed step before the detector blames it: ten minutes.
     pub const USUAL: Duration = Duration::from_secs(600);
 
     /// Creates a detector that reports a job as stalled if none of its ranks completes a step for `bound`.

@@ -8,8 +8,7 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// Format version of the job documents that this program writes. It reads this version and all released ones before it,
-/// from 1 on.
+/// Format version of the job documents that this program writes. The program reads all versions from 1 to this one.
 pub const SPEC_VERSION: u32 = 2;
 
 /// A job as its JSON document describes it: the program, the number of ranks, and the policy.
@@ -32,7 +31,7 @@ pub struct Document {
     /// restarted.
     #[serde(default)]
     services: BTreeMap<Name, Arc<WorkerSpec>>,
-    /// Name of the service at which the ranks meet (rendezvous), if one of `services` is that.
+    /// Name of the entry of `services` at which the ranks meet (rendezvous), if one of the services does that.
     #[serde(default, alias = "meeting")]
     rendezvous_service: Option<Name>,
     /// Hosts to use, in rank order, filled one after the other. Empty: the launcher chooses.
@@ -47,8 +46,8 @@ pub struct Document {
     /// Free-form notes by name, such as a cluster's labels and annotations; for tools that know the names.
     #[serde(default)]
     annotations: BTreeMap<String, String>,
-    /// Names of variables and options that hold secrets, in addition to the names recognised by default; their values
-    /// appear in no log.
+    /// Names of variables and options that hold secrets, in addition to the names recognised by default. The values of
+    /// these variables and options appear in no log.
     #[serde(default)]
     secrets: SecretNames,
 }
@@ -64,17 +63,18 @@ struct Versioned {
     version: u32,
 }
 
-/// Reason why a text is not a job document.
+/// Error: a text cannot be read as a job document, or a job cannot be written as one.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum SpecError {
-    /// The text is not JSON, or is JSON but does not describe a job. The field says what is wrong and where.
+    /// The text is not JSON, or is JSON but does not describe a job. The field contains the error and its position in
+    /// the text.
     #[error("the job cannot be read: {0}")]
     Form(#[source] serde_json::Error),
     /// The text is empty, not UTF-8, or begins with a byte-order mark.
     #[error("the job cannot be read: it {0}")]
     Text(#[source] NotText),
-    /// The document was written for a newer program, or its version does not exist.
+    /// The document has a format version that this program does not read: a newer one, or one that does not exist.
     #[error(
         "the job has format version {found}, this program reads up to {SPEC_VERSION}: use a newer version of this \
          program, or write the job in version {SPEC_VERSION}"
@@ -89,8 +89,8 @@ pub enum SpecError {
 }
 
 impl JobSpec {
-    /// Parses a job from a JSON document. An omitted field gets the default value of its type's constructor, such as
-    /// `JobSpec::new`.
+    /// Parses a job from a JSON document. An omitted field gets the default that the constructor of its type sets, for
+    /// example [`JobSpec::new`].
     ///
     /// ```
     /// # extern crate taskd_kernel as taskd_core;
@@ -110,8 +110,9 @@ impl JobSpec {
     /// ```
     ///
     /// # Errors
-    /// [`SpecError`] if the text is empty or not JSON, has an unknown field or lacks a required one, or has a version
-    /// that this program does not read. The values are not validated here: [`problems`](JobSpec::problems) does that.
+    /// Returns [`SpecError`] if the text is empty or not JSON, has an unknown field or lacks a required one, or has a
+    /// version that this program does not read. The values are not validated here: [`problems`](JobSpec::problems) does
+    /// that.
     pub fn from_json(text: &str) -> Result<JobSpec, SpecError> {
         document_text(text.as_bytes()).map_err(SpecError::Text)?;
         let Versioned { version } = serde_json::from_str(text).map_err(SpecError::Form)?;
@@ -138,8 +139,8 @@ impl JobSpec {
     /// Formats the job as a JSON document that [`from_json`](JobSpec::from_json) reads, with every value written out.
     ///
     /// # Errors
-    /// [`SpecError::Unwritable`] if the job contains a value that JSON cannot represent, such as a directory that is
-    /// not UTF-8.
+    /// Returns [`SpecError::Unwritable`] if the job contains a value that JSON cannot represent, such as a directory
+    /// that is not UTF-8.
     pub fn to_json(&self) -> Result<String, SpecError> {
         let JobSpec { name, ranks, worker, services, rendezvous_service, nodes, groups, policy, annotations, secrets } =
             self.clone();

@@ -6,8 +6,9 @@ use std::fmt;
 
 /// A fault domain: the part of a job or of its machines that a fault, a recovery or a probe concerns.
 ///
-/// Parents contain children: the job contains nodes, a node its devices and processes, a group its ranks. Only a
-/// [`View`](crate::state::View) knows which process belongs to which node or group, so it decides containment.
+/// Parents contain children: the job contains nodes, a node its devices and processes, a group its ranks.
+/// [`View::contains`](crate::state::View::contains) decides containment, because only a view knows the processes of a
+/// node and of a group.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
@@ -25,8 +26,8 @@ pub enum Domain {
     Group(GroupId),
     /// A plugin of the runtime itself, such as a detector or a strategy.
     Plugin(Name),
-    /// The guard of a host: the process that starts, stops and reaps the job's processes there; they end together with
-    /// it.
+    /// The guard of a host: the process that starts, stops and reaps the job's processes on that host. When the guard
+    /// ends, these processes end too.
     Guard(NodeId),
 }
 

@@ -27,17 +27,17 @@ macro_rules! ids {
 ids! {
     /// Number of a rank among all ranks of the job, from 0: torch's global rank.
     Rank(u32) => "rank {}";
-    /// Number of the start of a rank or service, from 1 for each [`Role`](super::Role): a restarted rank has a new one.
-    /// Only the kernel chooses it; one incarnation never runs twice.
+    /// Number of a start of a rank or service, counted from 1 for each [`Role`](super::Role): each restart gets the
+    /// next number. The kernel assigns the numbers, and assigns none twice to the same role.
     Incarnation(u32) => "#{}";
     /// Number of a world (the set of ranks that train together), from 1: torchrun's rendezvous round. Only
     /// [`World::successor`](super::World::successor) increases it.
     Generation(u64) => "generation {}";
-    /// Identifier of a kernel command and of its replies.
+    /// Identifier of a command of the kernel, from 1. The answers to the command carry the identifier.
     CommandId(u64) => "command {}";
-    /// Identifier of an operator's order and of its reply.
+    /// Identifier of an operator's order. The reply to the order carries the identifier.
     OrderId(u64) => "order {}";
-    /// Identifier of an incident, from 1.
+    /// Identifier of an incident (a set of related faults, with the recoveries from them), from 1.
     IncidentId(u64) => "incident {}";
     /// Sequence number of an input in the order in which the kernel processed it, from 1. The journal's two logs, of
     /// observations and of decisions, use the same numbers.
@@ -112,7 +112,7 @@ impl From<GroupId> for String {
 impl TryFrom<String> for GroupId {
     type Error = ParseGroupIdError;
 
-    /// Reads the form of documents, `tp:3`, only.
+    /// Parses the form `tp:3`, which documents use. The printed form `tp group 3` is an error.
     fn try_from(text: String) -> Result<GroupId, ParseGroupIdError> {
         GroupId::split(&text, ":").ok_or(ParseGroupIdError(text))
     }
@@ -128,7 +128,7 @@ impl GroupId {
 impl FromStr for GroupId {
     type Err = ParseGroupIdError;
 
-    /// Reads `tp:3`, and `tp group 3` as it is printed.
+    /// Parses the form of documents, `tp:3`, and the printed form, `tp group 3`.
     fn from_str(text: &str) -> Result<GroupId, ParseGroupIdError> {
         let group = GroupId::split(text, ":").or_else(|| GroupId::split(text, " group "));
         group.ok_or_else(|| ParseGroupIdError(text.to_owned()))

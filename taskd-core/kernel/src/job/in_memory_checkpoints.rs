@@ -5,11 +5,11 @@
 use serde::{Deserialize, Serialize};
 use std::num::NonZeroU64;
 
-/// In-memory checkpoints: copies of each rank's state in the memory of its host, which outlive the rank's process.
-/// They are for programs that load a checkpoint when they start (in Python `taskd.load_checkpoint`). Even if all
-/// replicas of some rank are lost, the job loses at most `every` steps and the step in progress, or twice as many
-/// if a copy was dropped, and no storage is accessed. Each rank uses twice the size of its state of its host's
-/// memory.
+/// Configuration of in-memory checkpoints: copies of each rank's state in the memory of the rank's host, which outlive
+/// the rank's process. Only programs that load a checkpoint when they start (in Python `taskd.load_checkpoint`) can use
+/// them. If the processes of a rank and of all its replicas are lost, the job loses at most `every` steps and the step
+/// in progress (twice `every` if a copy was dropped), and reads no storage. The copies of one rank occupy twice the
+/// size of its state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
@@ -24,14 +24,14 @@ pub struct InMemoryCheckpoints {
 }
 
 impl InMemoryCheckpoints {
-    /// Creates a configuration: ranks copy their state every `steps` steps, and training waits for a copy that is
-    /// unfinished when its step is about to change parameters.
+    /// Creates a configuration: ranks copy their state every `steps` steps, and a rank waits for an unfinished copy
+    /// before the training step changes parameters ([`LateCopyPolicy::Wait`]).
     #[must_use]
     pub const fn every(steps: NonZeroU64) -> InMemoryCheckpoints {
         InMemoryCheckpoints { every: steps, late: LateCopyPolicy::Wait }
     }
 
-    /// Sets what happens to a copy that is unfinished when its training step is about to change parameters.
+    /// Sets what happens to a copy that is unfinished when the training step is about to change parameters.
     #[must_use]
     pub const fn with_late(self, late: LateCopyPolicy) -> InMemoryCheckpoints {
         InMemoryCheckpoints { late, ..self }
@@ -52,7 +52,8 @@ pub enum LateCopyPolicy {
 }
 
 impl LateCopyPolicy {
-    /// Returns the name of the policy, `wait` or `drop`, which the ranks find in their environment.
+    /// Returns the name of the policy, `wait` or `drop`: the value of the ranks' environment variable
+    /// [`TASKD_IN_MEMORY_CHECKPOINT_LATE`](crate::state::IN_MEMORY_CHECKPOINT_LATE_VARIABLE).
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {

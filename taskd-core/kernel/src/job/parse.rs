@@ -1,4 +1,4 @@
-//! Identifiers from text: each type reads what it prints, and a shorter form that is quick to type.
+//! Parses identifiers from text: each type reads the form that it prints, and a shorter form that is quick to type.
 
 use super::{
     CommandId, Domain, Generation, GroupId, GroupKind, Incarnation, IncidentId, Name, NodeId, OrderId, ProcId, Rank,

@@ -11,8 +11,8 @@ use std::time::Duration;
 
 /// Maximum number of reasons of permissions.
 const REASONS_MAX: usize = 256;
-/// Maximum size, in bytes, of one text in `Policy::reasons`: the reason for the permission of one recovery
-/// strategy.
+/// Maximum size, in bytes, of one text in [`Policy::reasons`]. A job with a longer text is invalid
+/// ([`JobSpec::problems`](super::JobSpec::problems)).
 pub const REASON_BYTES_MAX: usize = 1024;
 
 /// Permission of a recovery strategy: automatic, never, or with an operator's approval.
@@ -20,11 +20,13 @@ pub const REASON_BYTES_MAX: usize = 1024;
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum Permission {
-    /// The strategy is carried out as soon as it is chosen.
+    /// The kernel carries out a proposal of the strategy as soon as it has chosen the proposal.
     Auto,
-    /// The strategy is never chosen; the decision about an incident contains the reason.
+    /// The kernel does not ask the strategy for a proposal. Each decision lists the strategy as refused, with the text
+    /// from [`Policy::reasons`] if there is one.
     Never,
-    /// A chosen strategy waits until an operator approves it; if it is declined, the next strategy is chosen.
+    /// If the kernel chooses a proposal of the strategy, the recovery waits until an operator approves it. If the
+    /// operator declines it, the kernel decides again without this strategy.
     Ask,
 }
 
@@ -43,16 +45,17 @@ pub enum Mode {
     DryRun,
 }
 
-/// Limit on the number of hosts that recoveries may remove from the job within a time window. A runtime that finds
-/// faults on many hosts at once is likely to be wrong itself. Above the limit a recovery waits until an operator
-/// approves it.
+/// Limit on the number of hosts that may be removed from the job within a time window without an operator's approval. A
+/// runtime that finds faults on many hosts at once is likely to be wrong itself. A recovery that would exceed the limit
+/// waits until an operator approves it. Hosts that an operator drains count too.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default, deny_unknown_fields)]
 pub struct RemovalCap {
-    /// Maximum number of hosts that recoveries may remove within the time window `within`.
+    /// Maximum number of hosts that may be removed within the last `within` before a recovery needs an operator's
+    /// approval.
     pub nodes_max: u32,
-    /// Length of the time window within which removed hosts are counted.
+    /// Length of the time window, which ends now, in which removed hosts are counted.
     #[serde(with = "Seconds")]
     pub within: Duration,
 }
@@ -64,7 +67,9 @@ impl Default for RemovalCap {
     }
 }
 
-/// The recovery budget of a job: each recovery withdraws one unit, healthy training deposits units.
+/// The recovery budget of a job: the number of recoveries that the kernel may still begin. Each counted recovery
+/// withdraws one, and healthy training adds one from time to time. While the budget is empty, the kernel refuses all
+/// proposals that would draw on it.
 ///
 /// A plain limit on restarts penalises long jobs: ten faults in a month are normal, ten in an hour are a defect. (The
 /// idea is that of tower's retry budget.)
@@ -72,9 +77,11 @@ impl Default for RemovalCap {
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default, deny_unknown_fields)]
 pub struct BudgetSpec {
-    /// Number of recoveries in the budget at the start, which is also its maximum; each counted recovery withdraws one.
+    /// Number of recoveries in the budget when the job starts, and the maximum to which the budget is refilled.
+    /// Default: 10.
     pub recoveries_max: u32,
-    /// Healthy training time after which one recovery is added to the budget.
+    /// Time of healthy training (no incident is open) after which one recovery is added to the budget, up to
+    /// `recoveries_max`. Default: one hour.
     #[serde(with = "Seconds")]
     pub refill_every: Duration,
 }
@@ -110,7 +117,7 @@ impl Default for BudgetSpec {
 #[serde(default, deny_unknown_fields)]
 #[non_exhaustive]
 pub struct Policy {
-    /// Permissions by name of the recovery strategy; other strategies have `default_permission`.
+    /// Permissions of recovery strategies, by name. A strategy that is not in the map has `default_permission`.
     pub strategies: BTreeMap<Name, Permission>,
     /// Permission of strategies that `strategies` does not name.
     pub default_permission: Permission,
@@ -122,8 +129,8 @@ pub struct Policy {
     pub correlation_window: Duration,
     /// The recovery budget: how many recoveries the runtime may begin, and how fast that number is restored.
     pub budget: BudgetSpec,
-    /// Number of times that one strategy may fail within one incident before the next more expensive one is taken.
-    /// Default: 2.
+    /// Maximum number of failures of one strategy within one incident. After that many, the kernel does not ask the
+    /// strategy again, and chooses among the proposals of the others. Default: 2.
     #[serde(alias = "tries_max")]
     pub max_attempts: u32,
     /// Time between SIGTERM and SIGKILL when a process is stopped. Default: 10 s.
@@ -133,12 +140,13 @@ pub struct Policy {
     /// Condition that a newly started rank must meet before its start is complete. With [`Ready::Training`], the
     /// default, and with [`Ready::Stepping`] an incident stays open until the job trains again.
     pub ready: Ready,
-    /// Time limit within which a newly started rank must meet the condition in `ready`. Default: 600 s.
+    /// Time limit within which a newly started rank must meet the condition in `ready`. If the rank does not, its start
+    /// has failed, except that a running rank counts as started with [`Ready::Training`]. Default: 600 s.
     #[serde(with = "Seconds")]
     #[serde(alias = "start_within")]
     pub start_timeout: Duration,
     /// Minimum length of a gap in the supervisor's own execution that counts as its suspension: deadlines for missing
-    /// signals start again after the gap, and no rank is blamed for it. Default: 1 s.
+    /// signals start again after the gap, and no rank is blamed for the gap. Default: 1 s.
     #[serde(with = "Seconds")]
     #[serde(alias = "slept_over")]
     pub suspend_threshold: Duration,
@@ -149,12 +157,13 @@ pub struct Policy {
     /// Selects if the runtime carries out its decisions, or only reports them.
     #[serde(default)]
     pub mode: Mode,
-    /// Limit on the number of hosts that recoveries may remove from the job within a time window.
+    /// Limit on the number of hosts that may be removed from the job within a time window without an operator's
+    /// approval.
     #[serde(default)]
     pub node_removals: RemovalCap,
     /// Directory in which ranks save a checkpoint when one of them is lost and the others cannot continue, or when an
-    /// operator requests one. It must belong to this job alone and be visible on all hosts. For programs that load the
-    /// checkpoint when they start (in Python `taskd.load_checkpoint`); ranks find the path in `TASKD_CHECKPOINT_DIR`.
+    /// operator requests one. It must belong to this job alone and be visible on all hosts. The program has to load the
+    /// checkpoint when it starts (in Python `taskd.load_checkpoint`); ranks find the path in `TASKD_CHECKPOINT_DIR`.
     /// `None`: no checkpoint is saved.
     #[serde(default)]
     #[serde(alias = "dump_dir")]
@@ -165,13 +174,14 @@ pub struct Policy {
     #[serde(alias = "memory")]
     pub in_memory_checkpoints: Option<InMemoryCheckpoints>,
     /// Minimum number of ranks with which the job may continue when some are lost and cannot be placed again
-    /// ([`Shrink`](crate::recover::Shrink)). Another number of ranks changes the training, so the job has to request
-    /// it. 0, the default, means all ranks: the job never continues with fewer. In a job document, 1 means one rank, as
-    /// in all earlier versions of the format.
+    /// ([`Shrink`](crate::recover::Shrink)). Fewer ranks change the training result, so the job has to allow them
+    /// explicitly. 0, the default, means all ranks: the job never continues with fewer. In a job document, 1 means one
+    /// rank, as in all earlier versions of the format.
     #[serde(alias = "ranks_min")]
     pub min_ranks: u32,
-    /// Reasons for the permissions, by strategy name, for people: they appear in the line that the runtime logs when it
-    /// starts, and in each decision that could not use the strategy. The runtime makes no decision based on them.
+    /// Reasons for the permissions, by strategy name, for people, at most 256 of [`REASON_BYTES_MAX`] bytes each. They
+    /// appear in the line that the runtime logs when it starts, and in each decision that could not use the strategy.
+    /// The runtime makes no decision based on them.
     #[serde(default)]
     pub reasons: BTreeMap<Name, String>,
 }

@@ -105,8 +105,8 @@ impl Termination {
         }
     }
 
-    /// Returns true if the process was interrupted (SIGINT), according to its termination or to the error with which it
-    /// ended. If there is an error report, only the report decides.
+    /// Returns true if an interrupt (SIGINT) ended the process. If there is an error report, it decides
+    /// ([`ErrorReport::is_interrupt`]); otherwise the termination does: by SIGINT, or with exit code 130.
     #[must_use]
     pub fn is_interrupt(self, error: Option<&ErrorReport>) -> bool {
         const SIGINT: i32 = 2; // Linux, x86-64 and aarch64; a shell returns 128 + number
@@ -180,7 +180,7 @@ pub struct Exit {
 }
 
 impl Exit {
-    /// Maximum size of `stderr_tail`, in bytes.
+    /// Maximum size of `stderr_tail`, in bytes. Of a longer output, the last bytes are kept.
     pub const STDERR_TAIL_BYTES_MAX: usize = 4096;
 
     /// Creates an exit of which only the exit code or signal is known.
@@ -213,8 +213,8 @@ impl Exit {
 
 /// An error, with the code and text with which a framework or a vendor's software reported it.
 ///
-/// This crate uses `follow_up` and `retry_free`, and compares family, code and text to recognise a recurring error.
-/// Framework and hardware crates translate other information in it into faults.
+/// This crate uses `follow_up` and `retry_free`, and compares family, code and text to recognise a recurring error. The
+/// crates of frameworks and hardware translate the other information in the report into faults.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[non_exhaustive]
@@ -226,11 +226,11 @@ pub struct ErrorReport {
     pub code: Name,
     /// Description of the error in one or a few lines, for people.
     pub text: String,
-    /// True if the error is a consequence of another fault, such as a failed connection, collective or peer. It then
-    /// blames no rank.
+    /// True if the error is a consequence of another fault, such as a failed connection, collective or peer. Such an
+    /// error blames no rank.
     pub follow_up: bool,
-    /// True if a race at start-up was lost, such as the race for a port: neither the program nor the host has failed.
-    /// The retry of the start does not count as a restart.
+    /// True if the process has lost a race at start-up, such as the race for a port, so that neither the program nor
+    /// the host has failed. The retry of the start does not count as a restart.
     pub retry_free: bool,
     /// The training step at which the error occurred, if known.
     pub step: Option<u64>,

@@ -10,8 +10,8 @@ use std::fmt;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-/// Maximum number of ranks of one job. It catches mistakes and does not limit clusters: the largest known jobs are
-/// below it.
+/// Maximum number of ranks of one job. A job with more ranks is invalid ([`JobSpec::problems`]): the limit catches
+/// mistakes, and the largest known jobs have fewer ranks.
 pub const RANKS_MAX: u32 = 1 << 20;
 /// Maximum number of services of one job.
 const SERVICES_MAX: usize = 16;
@@ -150,7 +150,8 @@ impl WorkerSpec {
     }
 }
 
-/// For errors and logs of programs: the values of variables and options that are secrets by their names are left out.
+/// Debug output for errors and logs. It shows `<redacted>` in place of the values of variables and options whose names
+/// mark them as secrets.
 impl fmt::Debug for WorkerSpec {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let WorkerSpec { argv, env, inherit, cwd, nice, affinity, log, listen, secrets } = self;
@@ -225,8 +226,8 @@ pub enum Ready {
     /// steps are observed.
     Stepping,
     /// The process waits at the entry of its step loop to join running ranks
-    /// ([`LoopPosition::Parked`](crate::state::LoopPosition::Parked)). For recoveries that keep the other ranks; a job
-    /// in which all ranks start together cannot use it.
+    /// ([`LoopPosition::Parked`](crate::state::LoopPosition::Parked)). Recoveries that keep the other ranks use this
+    /// condition; a job in which all ranks start together cannot use it.
     Parked,
     /// The process is running, and, if steps of its rank were observed before, it has completed one in its world (the
     /// ranks that now train together). A process that runs and has completed no step within
@@ -391,7 +392,7 @@ impl JobSpec {
     }
 }
 
-/// Like the `Debug` of [`WorkerSpec`], and with the names of secrets that the job adds.
+/// Debug output like that of [`WorkerSpec`]; names in the job's `secrets` mark secrets too.
 impl fmt::Debug for JobSpec {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let JobSpec { name, ranks, worker, services, rendezvous_service, nodes, groups, policy, annotations, secrets } =

@@ -11,7 +11,7 @@ pub const RECOVER: Name = Name::new("recover");
 /// Name of the strategy that continues training without the lost ranks.
 pub const SHRINK: Name = Name::new("shrink");
 /// Name of the strategy that starts absent ranks again, in a job that continued without them.
-/// [`ShrunkDetector`](crate::detect::ShrunkDetector) advises it.
+/// [`ShrunkDetector`](crate::detect::ShrunkDetector) advises this strategy.
 pub const GROW: Name = Name::new("grow");
 /// Name of the strategy that saves an emergency checkpoint of the surviving ranks' state, then starts all ranks again.
 pub const DUMP: Name = Name::new("dump");

@@ -58,7 +58,7 @@ const MARKS: [(&[u8], &str); 5] = [
 /// ```
 ///
 /// # Errors
-/// [`NotText`]: the reason why the bytes are not text of a document.
+/// Returns [`NotText`] if the bytes are empty, are not UTF-8, or begin with a byte-order mark.
 pub fn document_text(bytes: &[u8]) -> Result<&str, NotText> {
     if let Some((_, of)) = MARKS.iter().find(|(mark, _)| bytes.starts_with(mark)) {
         return Err(NotText::ByteOrderMark(of));

@@ -1,6 +1,6 @@
 //! Calendar time, for people: it relates events to the entries of other logs.
 //!
-//! No decision depends on it, and this module reads no clock: the shell supplies the time.
+//! No decision depends on calendar time, and this module reads no clock: the shell supplies the time.
 
 use serde::de::{Error as _, Unexpected};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};

@@ -57,8 +57,8 @@ impl World {
         self
     }
 
-    /// Sets the host of each member that has none to the host that `seen` returns for its process. If all known hosts
-    /// are the same one, members whose host is still unknown are assigned to it as well.
+    /// Sets the missing hosts of members and absent ranks. `seen` returns the host of a rank's process, if it is known.
+    /// If all known hosts are the same one, ranks whose host is still unknown get this host as well.
     #[must_use]
     #[doc(hidden)]
     pub fn located(mut self, seen: impl Fn(&ProcId) -> Option<NodeId>) -> World {
@@ -75,7 +75,7 @@ impl World {
         self
     }
 
-    /// Returns the world as it would be with the given ranks on the given host.
+    /// Returns this world with the given ranks, members or absent, placed on the host `node`.
     #[must_use]
     #[doc(hidden)]
     pub fn with_on(mut self, node: &NodeId, ranks: &BTreeSet<Rank>) -> World {
@@ -105,7 +105,8 @@ impl World {
         self.generation
     }
 
-    /// Returns the number of recoveries that led to this world; frameworks show it as their restart count.
+    /// Returns the number of recoveries that led to this world and counted as restarts ([`Counted::Yes`]). Frameworks
+    /// show the number as their restart count.
     #[must_use]
     pub const fn restarts(&self) -> u32 {
         self.restarts

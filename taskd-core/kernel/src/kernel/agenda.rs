@@ -1,6 +1,6 @@
 //! The times at which open incidents are decided: at once, later, or not before something else has ended.
 //!
-//! It decides none: that is the part of `decide`.
+//! This module only schedules decisions: `decide` makes them.
 
 use super::guards::{concerns, is_silence_of_guard};
 use super::incidents::Open;

@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 pub enum Check {
     /// Two recoveries whose domains overlap never run at the same time.
     DomainExclusion,
-    /// Messages of an older incarnation (an earlier start of the same rank or service) are dropped.
+    /// Messages of another incarnation (start of the same rank or service) than the latest known one are dropped.
     IncarnationFence,
     /// Observations of an older generation (an earlier set of ranks that trained together) are dropped.
     GenerationFence,

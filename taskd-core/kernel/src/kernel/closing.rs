@@ -1,6 +1,6 @@
-//! The end of incidents, and their merging: all that refers to an incident by its number is informed.
+//! Closes and merges incidents, and updates everything that refers to an incident by its number.
 //!
-//! It decides nothing: the caller gives the reason.
+//! It decides nothing: the caller gives the reason for the end.
 
 use super::agenda::Agenda;
 use super::incidents::Open;

@@ -1,6 +1,6 @@
 //! Issues commands: their effect on processes, the answers that they wait for, and their time limits.
 //!
-//! It issues none by itself, and handles no answers: that is the part of `answers`.
+//! The callers decide which commands to issue, and `answers` handles the answers.
 
 use super::guards::SilentGuards;
 use super::outbox::Outbox;

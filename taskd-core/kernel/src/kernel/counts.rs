@@ -28,34 +28,39 @@ macro_rules! counted {
 counted! {
     /// Reason why the kernel dropped an item, or bound that it reached; the kernel counts each.
     DropReason {
-        /// An observation or change of an older incarnation.
+        /// An observation, a change or a message of another incarnation than the latest known one of its rank or
+        /// service.
         OldIncarnation => "old-incarnation",
-        /// A fault of a process that a newer one has replaced.
+        /// A fault of a process that a newer one has replaced, or of a rank that has left the world.
         OutdatedFault => "outdated-fault",
-        /// An observation of an older generation.
+        /// An observation, or a report of a process about itself, of an older generation.
         OldGeneration => "old-generation",
         /// A change that was reported before, or that would move a process backwards.
         RepeatedChange => "repeated-change",
-        /// The answer to a command of a plan that is no longer carried out.
+        /// The answer to a command of a recovery, or of the job's first start, that was cancelled.
         LateAnswer => "late-answer",
         /// The answer to a command whose time limit had passed.
         TimedOutAnswer => "timed-out-answer",
-        /// A second answer of one target.
+        /// A second answer of a target to the same command.
         RepeatedAnswer => "repeated-answer",
         /// A fault that the incident already contains.
         RepeatedFault => "repeated-fault",
-        /// Mere advice while a recovery is in progress. It would have cancelled the recovery, and the detector repeats
-        /// it.
+        /// Mere advice ([`Fault::is_mere_advice`](crate::detect::Fault::is_mere_advice)) while an incident was open and
+        /// not held. The advice would have cancelled the recovery, and the detector repeats it.
         AdviceMeanwhile => "advice-meanwhile",
         /// A fault that was found while the job was ending.
         FaultAtEnd => "fault-at-end",
-        /// A detector whose deadline stayed in the past was held back.
+        /// The deadline of a detector was ignored for one second, because `expire` had not moved it into the future.
         StubbornDeadline => "stubborn-deadline",
-        /// Entries of an incident were dropped, because it reached its bound.
+        /// A fault joined an incident that already kept
+        /// [`FAULTS_PER_INCIDENT_MAX`](crate::recover::FAULTS_PER_INCIDENT_MAX) faults: it replaced another fault, or
+        /// was not kept.
         IncidentBound => "incident-bound",
-        /// The oldest closed incident was dropped from the report, because that reached its bound.
+        /// The oldest closed incident was dropped, because the report already had
+        /// [`INCIDENTS_REPORTED_MAX`](super::INCIDENTS_REPORTED_MAX) of them.
         ReportBound => "report-bound",
-        /// A detector's probe was not sent, because too many were open.
+        /// A detector's probe was not sent, because [`QUESTIONS_MAX`](super::QUESTIONS_MAX) probes were waiting for
+        /// replies.
         QuestionBound => "question-bound",
     }
 }
@@ -66,23 +71,24 @@ counted! {
     Branch {
         /// A fault opened an incident.
         Opened => "opened",
-        /// A fault joined an incident in its correlation window.
+        /// A fault joined an incident whose correlation window was open.
         Correlated => "correlated",
         /// A fault joined an incident because their domains overlap.
         Overlapped => "overlapped",
         /// A victim joined the newest open incident: something else failed first.
         Explained => "explained",
-        /// A fault absorbed faults of its parts.
+        /// A fault of a host, a device or a group replaced the faults of parts of this domain in its incident.
         Absorbed => "absorbed",
-        /// A fault joined an incident whose recovery replaces the process anyway.
+        /// A fault joined an incident whose recovery, in progress or held, already takes care of it, for example
+        /// because the recovery replaces the process.
         Covered => "covered",
         /// An incident was closed because another recovery had replaced all that was blamed.
         Overtaken => "overtaken",
-        /// A fault was reported again with better information.
+        /// A known fault was reported again, and the report replaced it, because it had more information.
         Refined => "refined",
-        /// An incident was closed because its detector withdrew the fault.
+        /// An incident was closed because a detector withdrew its faults.
         Cleared => "cleared",
-        /// An incident does not concern the job: it was recorded, and nothing was done.
+        /// An incident was closed without a recovery, because all its faults are in plugins of the runtime.
         Noted => "noted",
         /// A proposal was chosen because it was the cheapest.
         ChosenCheapest => "chosen-cheapest",
@@ -90,67 +96,70 @@ counted! {
         ChosenAdvised => "chosen-advised",
         /// A chosen proposal had to wait for a recovery that affects the same domains.
         Excluded => "excluded",
-        /// A decision waited for a report of a rank whose control link had just closed.
+        /// A decision waited for a report of a rank that had just ended, or whose control link had just closed.
         AwaitedWord => "awaited-word",
-        /// A strategy was not asked: it is not allowed.
+        /// A strategy was not asked for a proposal, because the policy does not allow it.
         NotAllowed => "not-allowed",
-        /// A strategy was not asked: it failed too often in this incident.
+        /// A strategy was not asked for a proposal, because it has failed too often in this incident.
         TriedEnough => "tried-enough",
-        /// A strategy refused.
+        /// A strategy was asked for a proposal and refused, with a reason.
         Refused => "refused",
-        /// A proposal lost because the recovery budget is spent.
+        /// A proposal was refused, because the recovery budget is spent.
         BudgetSpent => "budget-spent",
-        /// A recovery was free: it did not draw on the budget.
+        /// A recovery was begun that did not draw on the budget, because it does not count as a restart.
         FreeRetry => "free-retry",
-        /// No strategy was left, and the job ends.
+        /// No proposal was left for an incident. The job ends, unless it can continue without a recovery.
         LadderEnded => "ladder-ended",
-        /// A run was cancelled by a new fault.
+        /// A recovery, or the job's first start, was cancelled, for example because of a new fault or because the job
+        /// ends.
         Cancelled => "cancelled",
-        /// A run was aborted because another one had put a newer world in force.
+        /// A recovery was cancelled because another one had put a newer world in force.
         Outrun => "outrun",
-        /// A stage succeeded.
+        /// A stage of a recovery, or of the job's first start or end, succeeded.
         StageDone => "stage-done",
-        /// A stage failed: a target refused or was gone.
+        /// A stage failed before its time limit, for example because a target refused or was gone.
         StageFailed => "stage-failed",
-        /// A stage failed: a target did not answer in time.
+        /// A stage failed because a target did not answer in time.
         StageTimedOut => "stage-timed-out",
-        /// A strategy replaced the remaining stages.
+        /// A strategy replaced the remaining stages of its recovery.
         Replaced => "replaced",
-        /// A strategy failed its run between stages.
+        /// A strategy ended its recovery as failed between two stages.
         GaveUp => "gave-up",
         /// An incident was closed after a recovery.
         Recovered => "recovered",
-        /// A probe for evidence was sent.
+        /// A detector's probe was sent.
         Asked => "asked",
-        /// A probe was not answered; silence counts as evidence.
+        /// A domain did not answer a probe. The detector receives this silence as evidence.
         SilentEvidence => "silent-evidence",
-        /// The supervisor slept, and deadlines were extended.
+        /// The supervisor did not run for a while, or a guard did not respond for a while, and deadlines were extended.
         Slept => "slept",
-        /// A process has survived a failure of its step and waits.
+        /// A process has reported that it survived a failure of its step and waits.
         StepFailed => "step-failed",
-        /// A process that is not wanted was found running, and is stopped.
+        /// The kernel ordered the stop of a process that runs although the kernel does not want it to run.
         StrayStopped => "stray-stopped",
-        /// A process that should exist was missing from a listing.
+        /// A process that has not exited was missing from a listing, or a newer process that this kernel did not start
+        /// was found in its place.
         Missing => "missing",
-        /// The start of the job failed, and was turned into a fault.
+        /// The first start of the job failed, and the failure was turned into a fault.
         StartFailed => "start-failed",
-        /// The job cannot be started at all.
+        /// The job ended because the launcher refused its first start.
         StartRefused => "start-refused",
-        /// The job was asked to stop.
+        /// A stop of the job was requested.
         StopRequested => "stop-requested",
         /// All ranks completed successfully.
         Completed => "completed",
-        /// An operator's order was carried out.
+        /// An operator's order was accepted.
         OrderTaken => "order-taken",
         /// An operator's order was refused.
         OrderDenied => "order-denied",
-        /// An operator's request could not be carried out, and no other fault was open.
+        /// An incident was closed without a recovery because no proposal was left, and the job continues: the incident
+        /// is only an operator's request, or it has stopped no process.
         WishDropped => "wish-dropped",
-        /// A decision was held: the runtime only observes.
+        /// A decision was held, because the runtime only observes.
         HeldObserving => "held-observing",
-        /// A decision was held: an operator has paused the runtime.
+        /// A decision was held, because an operator has paused the runtime.
         HeldPaused => "held-paused",
-        /// A decision was held: it waits for an operator's approval.
+        /// A decision was held until an operator approves it.
         HeldAsking => "held-asking",
         /// A held decision was approved.
         Approved => "approved",
@@ -158,13 +167,15 @@ counted! {
         Declined => "declined",
         /// A host was taken out of the job.
         Cordoned => "cordoned",
-        /// A process that another system had started was adopted.
+        /// In dry-run mode, a process that another system had started was recorded as the current one of its rank or
+        /// service.
         Adopted => "adopted",
         /// Another system recovered from an incident that this runtime only observed.
         MendedByOthers => "mended-by-others",
         /// A failure during a recovery, or soon after it, was charged to its strategy.
         Charged => "charged",
-        /// A strategy was chosen although it was charged as often as it may fail: the job would have ended otherwise.
+        /// A strategy that was charged with as many failures as it may have was considered again, because the job would
+        /// have ended otherwise.
         ChargedTaken => "charged-taken",
     }
 }

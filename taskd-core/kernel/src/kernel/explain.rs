@@ -12,8 +12,8 @@ use crate::recover::Cost;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// Maximum number of incidents that `Kernel::explain` can explain: the latest ones. Only the job's log contains
-/// older ones.
+/// Maximum number of incidents that `Kernel::explain` can explain: the newest ones. Explanations of older incidents are
+/// dropped; the decisions about them are in the job's log only.
 pub const EXPLAINED_MAX: usize = 64;
 
 /// Explanation of the last decision about an incident: everything that led to it, and the alternatives that lost.
@@ -24,16 +24,16 @@ pub struct Explanation {
     pub report: IncidentReport,
     /// All faults of the incident, with their evidence.
     pub faults: Vec<Fault>,
-    /// Recoveries that failed in this incident: name of the strategy, and reason of the failure.
+    /// Failed recoveries of this incident: name of the strategy, and reason of the failure.
     pub attempts: Vec<(Name, String)>,
     /// Sequence numbers of the first and last kernel input that carried evidence for the incident: the range to look up
     /// in the observation log.
     pub rests_on: (Seq, Seq),
-    /// Name of the chosen strategy, and the expected cost of its recovery. `None`: no strategy was left.
+    /// Name of the chosen strategy, and the expected cost of its recovery. `None`: no proposal was left.
     pub chosen: Option<(Name, Cost)>,
     /// Proposed recoveries that were not chosen.
     pub lost: Vec<Lost>,
-    /// Strategies that proposed no recovery or were not allowed to, with the reasons.
+    /// Refusals: the strategies of which no proposal could be chosen, each with the reason.
     pub refused: Vec<Refusal>,
     /// Reason why the decision is held, that is, not carried out for now; `None` if it is carried out.
     pub held: Option<HoldReason>,

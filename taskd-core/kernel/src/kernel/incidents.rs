@@ -16,7 +16,8 @@ use crate::trace::Probe;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Maximum number of detector probes that may wait for replies at a time. Further ones are not sent, but counted.
+/// Maximum number of detector probes that may wait for replies at a time. Further probes are not sent, but counted
+/// ([`DropReason::QuestionBound`]).
 pub const QUESTIONS_MAX: usize = 1024;
 
 /// Number of cancelled recoveries of one incident after which their strategy is charged with one failure.

@@ -35,7 +35,7 @@ pub enum Input {
     Requested(Request),
     /// Sources (plugins that observe the job) reported observations.
     Observed(Vec<Observation>),
-    /// The time that the kernel last returned as its own deadline has come.
+    /// The time that [`Kernel::deadline`](super::Kernel::deadline) last returned has come.
     Deadline,
     /// The supervisor was suspended, that is, did not run, for the time in `nanos`.
     Slept {

@@ -31,7 +31,7 @@
 //! | `outbox` | numbers the commands of a step |
 //! | `calendar` | maps job time to wall-clock time |
 //! | `order` | types of an operator's orders and their replies |
-//! | `order_check` | what an order comes to, or why it is refused |
+//! | `order_check` | what an order would do, or why it is refused |
 //! | `operator` | carries out orders |
 //! | `orders` | orders received, and their results |
 //! | `switches` | what ranks record, as operators order it |
@@ -39,9 +39,9 @@
 //! | `shrunk_periods` | periods in which the job trained with fewer ranks than specified |
 //! | `in_memory_checkpoints` | which checkpoint in the ranks' memory is complete |
 //! | `dry_run` | a job that another system runs: observed, never touched |
-//! | `ledger` | the bookkeeping behind it, from each first fault on |
+//! | `ledger` | bookkeeping of incidents for the final report, from the first fault of each on |
 //! | `report` | final report of the job |
-//! | `summary` | the same as text |
+//! | `summary` | the final report as text |
 //! | `explain` | why an incident was decided as it was |
 //! | `status` | current status of the job |
 //! | `counts` | counters of decisions, branches and drops |
@@ -200,7 +200,8 @@ impl fmt::Debug for Kernel {
 }
 
 impl Kernel {
-    /// Creates a decision kernel with these detectors and strategies. It ignores all inputs before [`Input::Start`].
+    /// Creates a decision kernel with these detectors and strategies. The kernel ignores all inputs before
+    /// [`Input::Start`].
     #[must_use]
     pub fn new(plugins: Plugins) -> Kernel {
         Kernel {
@@ -223,7 +224,7 @@ impl Kernel {
         self
     }
 
-    /// Handles one input and returns the commands to carry out.
+    /// Handles one input at job time `now` and returns the commands to carry out.
     ///
     /// The input is borrowed: the caller still has to write it to its log, and a replay owns its own copy.
     pub fn step(&mut self, now: JobTime, input: &Input) -> Vec<Command> {
@@ -250,7 +251,8 @@ impl Kernel {
         std::mem::take(&mut self.out)
     }
 
-    /// Returns the time at which to send [`Input::Deadline`], if no other input comes first.
+    /// Returns the job time at which to send [`Input::Deadline`], if no other input comes first. `None`: the kernel
+    /// waits for other inputs only.
     #[must_use]
     pub fn deadline(&self) -> Option<JobTime> {
         if self.state.life.is_over() {

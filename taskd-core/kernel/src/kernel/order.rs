@@ -145,7 +145,7 @@ pub struct OrderAccepted {
     pub text: String,
 }
 
-/// Reason why an order is not carried out.
+/// Reason why the kernel does not carry out an operator's order.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]

@@ -1,4 +1,4 @@
-//! What an operator's order comes to, or why it is refused.
+//! Checks an operator's order against the state of the job: what the order would do, or why it is refused.
 //!
 //! It carries out nothing: that is the part of `operator`.
 

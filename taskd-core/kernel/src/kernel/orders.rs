@@ -7,7 +7,8 @@ use crate::job::{IncidentId, JobTime, Name, WallTime};
 use serde::{Deserialize, Serialize};
 use std::collections::VecDeque;
 
-/// Maximum number of operators' orders in a job status or a job report. Older orders are in the job's log only.
+/// Maximum number of operators' orders in a job status or a job report: the newest ones. Older orders are in the job's
+/// log only.
 pub const ORDERS_KEPT_MAX: usize = 64;
 
 /// An operator's order, with the reply to it and its result.

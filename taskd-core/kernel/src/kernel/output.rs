@@ -76,8 +76,9 @@ impl Effect {
     }
 }
 
-/// Logs and JSON hold actions and the kernel's own effects as variants of one enum, as in the first version. The derived form of such an
-/// enum would buffer a whole command to find out which it is; this one reads the variant's name first.
+/// Reads the form of logs and JSON, in which actions and the kernel's own effects are variants of one enum, as in the
+/// first version. A derived implementation would buffer a whole command to find out which of the two it is; this one
+/// reads the variant's name first.
 impl<'de> Deserialize<'de> for Effect {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Effect, D::Error> {
         deserializer.deserialize_enum("Effect", &[], EffectVisitor)
@@ -234,11 +235,12 @@ pub struct Decision {
     /// Sequence numbers of the first and last input that carried the incident's evidence: the range to look up in the
     /// observation log.
     pub rests_on: (Seq, Seq),
-    /// The proposed recovery that was chosen. `None`: no proposal is left, and the job ends.
+    /// The proposed recovery that was chosen. `None`: no proposal is left, and the job ends, unless it can continue
+    /// without a recovery.
     pub chosen: Option<Chosen>,
     /// Proposed recoveries that were not chosen, with their cost.
     pub lost: Vec<Lost>,
-    /// Strategies that proposed no recovery or were not allowed to, with their reasons.
+    /// Refusals: the strategies of which no proposal could be chosen, each with the reason.
     pub refused: Vec<Refusal>,
     /// Number of recoveries that the job's recovery budget still allows after this decision.
     pub budget_left: u32,
@@ -259,7 +261,7 @@ pub struct Chosen {
     pub proposal: Proposal,
 }
 
-/// A proposed recovery that was not chosen for an incident.
+/// Record of a proposed recovery that was not chosen for an incident: its strategy, its cost, and the reason.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Lost {
@@ -271,13 +273,14 @@ pub struct Lost {
     pub reason: String,
 }
 
-/// A strategy that proposed no recovery for an incident, or was not allowed to.
+/// Record of why no proposal of a strategy could be chosen for an incident: the strategy refused, was not allowed to
+/// propose, or made a proposal that is not eligible, for example because the recovery budget is spent.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Refusal {
-    /// Name of the strategy.
+    /// Name of the strategy of which no proposal could be chosen.
     pub strategy: Name,
-    /// Reason why the strategy proposed nothing, or was not allowed to.
+    /// Reason why no proposal of the strategy could be chosen.
     pub reason: String,
 }
 

@@ -13,7 +13,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::time::Duration;
 
-/// Maximum number of closed incidents in a job report. Older incidents are in the job's log only.
+/// Maximum number of closed incidents in a job report: the newest ones. Older incidents are in the job's log only.
 pub const INCIDENTS_REPORTED_MAX: usize = 1024;
 
 /// Maximum number of processes that an incident's report lists with host and process id. If the list is full, a
@@ -152,11 +152,12 @@ impl IncidentReport {
 
     /// Returns the seconds of training that carrying out the incident's held decision at once would have saved.
     ///
-    /// It is the time from the decision to the end of the incident (or of the job), minus the expected downtime.
-    /// Negative if the job recovered sooner by itself. `None` if the decision was carried out, or the incident is not
-    /// closed.
+    /// The result is the time from the decision to the end of the incident (or of the job), minus the expected
+    /// downtime. The result is negative if the job recovered sooner by itself, and `None` if the decision was carried
+    /// out, chose no recovery, or the incident is not closed.
     ///
-    /// It is a lower bound: it counts no work since the last checkpoint, and no time after a job that never recovered.
+    /// The result is a lower bound: it includes no work since the last checkpoint, and no time after the end of a job
+    /// that never recovered.
     #[must_use]
     pub fn would_have_saved_s(&self) -> Option<f64> {
         self.held?;

@@ -89,7 +89,7 @@ impl Kernel {
     /// detector.
     ///
     /// # Errors
-    /// [`RestoreError`] if the snapshot has another format version. The plugins are returned along with the error.
+    /// Returns [`RestoreError`], together with the plugins, if the snapshot has another format version.
     pub fn restore(plugins: Plugins, snapshot: &Snapshot) -> Result<(Kernel, Vec<Name>), (RestoreError, Plugins)> {
         if snapshot.version != VERSION {
             return Err((RestoreError::Version { found: snapshot.version, expected: VERSION }, plugins));

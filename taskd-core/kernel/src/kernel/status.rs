@@ -19,10 +19,12 @@ use crate::state::{LoopPosition, NodeState, Phase, ReplicaFigures, View};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// Maximum number of processes in `JobStatus::not_running`, the list of a job's processes that do not run.
+/// Maximum number of processes in `JobStatus::not_running`, the list of a job's processes that do not run. Further ones
+/// are not listed.
 pub const NOT_RUNNING_SHOWN_MAX: usize = 64;
 
-/// Maximum number of closed incidents in a job status. Older incidents are in the job report and the job's log.
+/// Maximum number of closed incidents in a job status: the newest ones. Older incidents are in the job report and the
+/// job's log.
 pub const INCIDENTS_SHOWN_MAX: usize = 32;
 
 /// Current status of a job, for operators and tools.
@@ -54,7 +56,7 @@ pub struct JobStatus {
     /// last period has no end.
     #[serde(default)]
     pub smaller: Vec<ShrunkPeriod>,
-    /// Number of ranks whose process runs.
+    /// Number of ranks whose process is meant to run and was last reported as running.
     pub running: u32,
     /// Number of running ranks that are in their step loop and have a control link. The processes of these ranks can
     /// continue when other ranks fail.

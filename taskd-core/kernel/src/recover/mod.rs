@@ -32,9 +32,10 @@ pub use strategy::{cannot, possible};
 
 /// Returns the default recovery strategies (the ladder), from cheap to expensive.
 ///
-/// `retry`, `recover-in-place`, `recover`, `shrink`, `grow`, `dump`, `restart`, `dump-exit`, `exit`. All strategies
-/// before `restart`, and `dump-exit`, refuse if the training program has no control link. `dump` and `dump-exit` refuse
-/// if the job names no checkpoint directory ([`Policy::checkpoint_dir`](crate::job::Policy::checkpoint_dir)).
+/// They are `retry`, `recover-in-place`, `recover`, `shrink`, `grow`, `dump`, `restart`, `dump-exit` and `exit`. All
+/// strategies before `restart`, and `dump-exit`, refuse if the training program has no control link. `dump` and
+/// `dump-exit` refuse if the job names no checkpoint directory
+/// ([`Policy::checkpoint_dir`](crate::job::Policy::checkpoint_dir)).
 #[must_use]
 pub fn defaults() -> Vec<Box<dyn RecoveryStrategy>> {
     vec![

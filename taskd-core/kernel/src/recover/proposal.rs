@@ -11,9 +11,10 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Maximum number of faults that one incident keeps. Once it is reached, a new fault replaces the last of the least
-/// important faults, or is not kept itself; both cases are counted. The first faults explain more than later ones.
-/// A fault that is not kept still takes effect.
+/// Maximum number of faults that one incident keeps. If the incident is full, a new fault that is a cause replaces the
+/// last victim; otherwise a new fault replaces the last fault whose process was replaced since. If there is no such
+/// fault, the new one is not kept, but still takes effect. The kernel counts all these cases
+/// ([`DropReason::IncidentBound`](crate::kernel::DropReason::IncidentBound)).
 pub const FAULTS_PER_INCIDENT_MAX: usize = 256;
 
 /// A single action of a recovery, as a strategy proposes it. Effects that only the kernel may command are in
@@ -23,7 +24,7 @@ pub const FAULTS_PER_INCIDENT_MAX: usize = 256;
 #[serde(rename_all = "kebab-case")]
 #[non_exhaustive]
 pub enum Action {
-    /// Start processes. The kernel counts a process as answered once it has met the condition `until`, or is gone.
+    /// Start processes. Each process counts as answered once it has met the condition `until`, or is gone.
     Start {
         /// The processes to start, and the world that they train in.
         batch: StartBatch,
@@ -37,8 +38,10 @@ pub enum Action {
         /// Time between SIGTERM and SIGKILL.
         #[serde(with = "Seconds")]
         grace: Duration,
-        /// Condition under which a process counts as ended. True: it has exited, so its memory, ports and devices are free.
-        /// False: it is dead, which is known earlier (by 80 ms or more for a process of 500 MiB).
+        /// Selects when a process counts as ended. True: once it has exited
+        /// ([`Phase::Exited`](crate::state::Phase::Exited)), so that its memory, ports and devices are free. False:
+        /// once it is dead ([`Phase::Dead`](crate::state::Phase::Dead)), which is known earlier (by 80 ms or more for a
+        /// process of 500 MiB).
         exact: bool,
     },
     /// Make this world the current one: the set of ranks that train together from now on. Takes effect in the kernel at
@@ -51,7 +54,7 @@ pub enum Action {
     /// has carried out its directive, or is gone.
     #[serde(alias = "direct")]
     SendDirectives(DirectiveBatch),
-    /// End the job. A kernel issues no command after this one.
+    /// End the job. The kernel issues no command after this one.
     Finish {
         /// True if training completed successfully.
         ok: bool,
@@ -150,7 +153,7 @@ impl Cost {
         self
     }
 
-    /// Sets the number of hosts that the job no longer uses.
+    /// Sets the number of hosts that the recovery removes from the job.
     #[must_use]
     pub const fn with_nodes_removed(mut self, nodes_removed: u32) -> Cost {
         self.nodes_removed = nodes_removed;
@@ -184,7 +187,8 @@ pub struct Proposal {
     pub affected_domains: Vec<Domain>,
     /// Expected cost of the recovery. The cheapest allowed proposal wins.
     pub cost: Cost,
-    /// Selects if the recovery draws on the recovery budget and counts as a restart.
+    /// Selects if the recovery draws on the recovery budget and counts as a restart. After five recoveries in a row
+    /// that do not count, without a completed step in between, the next one draws on the budget as well.
     pub counted: Counted,
     /// Reason why the recovery is expected to help, in one sentence.
     pub reason: String,
@@ -217,14 +221,14 @@ impl Proposal {
         self
     }
 
-    /// Sets whether the recovery draws on the job's recovery budget and counts as a restart.
+    /// Sets if the recovery draws on the job's recovery budget and counts as a restart.
     #[must_use]
     pub const fn with_counted(mut self, counted: Counted) -> Proposal {
         self.counted = counted;
         self
     }
 
-    /// Returns the reason given for ending the job, if the proposal ends it.
+    /// Returns the reason in the proposal's [`Action::Finish`]; `None` if the proposal does not end the job.
     #[must_use]
     pub fn final_reason(&self) -> Option<String> {
         self.stages.iter().flat_map(|stage| &stage.actions).find_map(|action| match action {
@@ -338,7 +342,8 @@ pub struct Incident {
     pub opened: JobTime,
     /// The faults, in the order in which they were found; at least one.
     pub faults: Vec<Fault>,
-    /// Recoveries that failed in this incident: name of the strategy, and reason of the failure.
+    /// Failed recoveries of this incident: name of the strategy, and reason of the failure. Includes failures that were
+    /// charged to a strategy, because they happened during its recovery or soon after it.
     pub attempts: Vec<(Name, String)>,
 }
 
@@ -373,8 +378,8 @@ impl Incident {
         [root].into_iter().chain(self.faults.iter().filter(certain)).collect()
     }
 
-    /// Returns true if operators requested all causes of the incident. A recovery from it draws on no recovery budget,
-    /// and the job does not end because of it as long as no process was stopped for it.
+    /// Returns true if operators requested all causes of the incident. A recovery from such an incident draws on no
+    /// recovery budget, and the job does not end because of it as long as no process was stopped for it.
     #[must_use]
     pub fn is_requested_by_operator(&self) -> bool {
         let mut causes = self.faults.iter().filter(|f| f.primary_suspect().is_cause()).peekable();

@@ -13,7 +13,7 @@ pub enum RefusalKind {
     /// The strategy can never work for this job
     /// ([`unsupported_reason`](super::RecoveryStrategy::unsupported_reason)).
     Unsupported,
-    /// The strategy has been tried as often as allowed in this incident.
+    /// The strategy has failed in this incident as often as its wrapper [`Limit`](super::Limit) allows.
     TriedEnough,
 }
 

@@ -24,7 +24,7 @@ const DOWNTIME: Duration = Duration::from_secs(60);
 ///
 /// - Stages: `stop` (waits for exits, so that memory, ports and devices are free), `start` (enter the new world and
 ///   start all processes until [`Policy::ready`](crate::job::Policy::ready)). Lost processes are killed at once,
-///   because they cannot use a grace period; healthy ones get that of the policy.
+///   because they cannot use a grace period; healthy processes get the grace period of the policy.
 /// - Ranks that had left a [shrunk](super::Shrink) world start with the others.
 /// - Ranks stay on their hosts, except on hosts that accept no new processes, and on hosts that a detector found
 ///   faulty, or whose devices it found faulty: such faulty hosts are taken out of the job. After an exception of
@@ -35,8 +35,8 @@ const DOWNTIME: Duration = Duration::from_secs(60);
 ///   hosts may have left, and newly discovered processes may have used an incarnation already.
 /// - The recovery does not count as a restart if all causes of the incident are races lost at start-up
 ///   ([`retry_free`](crate::job::ErrorReport::retry_free)).
-/// - Refuses if the program itself is broken, if a lost service does not belong to the job, if ranks find no host,
-///   and if every suspect still trains: a slow rank would start again in the same place.
+/// - The strategy refuses if the program itself is broken, if a lost service does not belong to the job, if ranks find
+///   no host, and if every suspect still trains: a slow rank would start again in the same place.
 ///
 /// A strategy does not know the time of the last checkpoint: the cost assumes half of the usual interval
 /// ([`with_checkpoint_every`](Self::with_checkpoint_every)).

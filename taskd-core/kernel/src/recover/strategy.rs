@@ -15,9 +15,9 @@ use std::sync::Arc;
 /// - `propose` MUST base its decision on what is still healthy ([`Damage`](crate::detect::Damage)), not on the
 ///   class of a fault. It MUST refuse with a reason when its precondition does not hold. The reason is recorded in
 ///   the decision.
-/// - [`unsupported_reason`](RecoveryStrategy::unsupported_reason) SHOULD report why the strategy can never work for
-///   a job, before anything has failed. If it returns a reason for a job, the strategy MUST NOT propose anything
-///   for that job; the kernel does not ask it then.
+/// - [`unsupported_reason`](RecoveryStrategy::unsupported_reason) SHOULD report why the strategy can never work for a
+///   job, before anything has failed. If it returns a reason for a job, the strategy MUST NOT propose anything for that
+///   job; the kernel then does not call `propose`.
 /// - A proposal MUST name in `affected_domains` every domain that its actions disturb: the kernel runs no two
 ///   recoveries whose domains overlap.
 /// - New processes MUST get their incarnation from [`View::next_incarnation`]. A new world MUST come from
@@ -76,8 +76,8 @@ pub trait RecoveryStrategy: Send + Sync {
 
     /// Returns the reason why this strategy can never work for a job, whatever fails, and what to do about it.
     ///
-    /// One sentence. It is written to the line that the runtime logs at its start, to
-    /// [`JobStatus`](crate::kernel::JobStatus), and to every decision made without this strategy.
+    /// The reason is one sentence. It appears in the line that the runtime logs at its start, in
+    /// [`JobStatus`](crate::kernel::JobStatus), and in every decision made without this strategy.
     fn unsupported_reason(&self, _job: &JobProfile) -> Option<String> {
         None
     }
@@ -85,8 +85,8 @@ pub trait RecoveryStrategy: Send + Sync {
     /// Proposes a way to recover from the incident.
     ///
     /// # Errors
-    /// The reason why this strategy does not help here, in a few words. A `String` or a `&str` converts with `?` and
-    /// `into`.
+    /// Returns [`RefusalError`] if this strategy does not help in this incident, with the reason in a few words. A
+    /// `String` or a `&str` converts to the error with `?` and `into`.
     fn propose(&self, incident: &Incident, view: &View) -> Result<Proposal, RefusalError>;
 
     /// Decides how to continue a recovery of this strategy after one of its stages has succeeded.
@@ -156,8 +156,8 @@ pub enum Advance {
 /// Returns `Ok` if the strategy can work at all for the job in the view.
 ///
 /// # Errors
-/// The strategy's own [`unsupported_reason`](RecoveryStrategy::unsupported_reason), so that a decision gives the same
-/// reason as the log line of the job's start.
+/// Returns the strategy's own [`unsupported_reason`](RecoveryStrategy::unsupported_reason) if it has one, so that a
+/// decision gives the same reason as the log line of the job's start.
 #[doc(hidden)]
 pub fn possible(strategy: &dyn RecoveryStrategy, view: &View) -> Result<(), RefusalError> {
     let reason = strategy.unsupported_reason(&JobProfile::of_view(view));
@@ -187,8 +187,8 @@ impl fmt::Debug for dyn RecoveryStrategy + '_ {
     }
 }
 
-/// Convenience methods for every [`RecoveryStrategy`]. Implemented for all of them; you MUST NOT implement this trait
-/// yourself.
+/// Methods that wrap any [`RecoveryStrategy`] in another one. They are implemented for all strategies; you MUST NOT
+/// implement this trait yourself.
 pub trait RecoveryStrategyExt: RecoveryStrategy + Sized {
     /// Wraps the strategy so that it refuses once it has failed `tries` times within one incident.
     fn limit(self, tries: u32) -> Limit<Self> {
@@ -206,8 +206,8 @@ pub trait RecoveryStrategyExt: RecoveryStrategy + Sized {
 
 impl<T: RecoveryStrategy> RecoveryStrategyExt for T {}
 
-/// Wraps a strategy so that it refuses an incident in which it has failed a given number of times (see
-/// [`RecoveryStrategyExt::limit`]).
+/// Strategy that wraps another one and refuses an incident in which the wrapped strategy has failed a given number of
+/// times (see [`RecoveryStrategyExt::limit`]).
 #[derive(Debug)]
 pub struct Limit<S> {
     inner: S,

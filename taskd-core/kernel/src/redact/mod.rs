@@ -10,13 +10,13 @@ pub use names::SecretNames;
 use std::ops::Range;
 use text::Found;
 
-/// Beginning of every mark that replaces a removed secret. A value that already contains it is removed as a whole,
-/// so that all remaining marks were made by taskd.
+/// Beginning of every mark with which taskd replaces a secret. If a value already contains this text, the whole value
+/// is removed, so that all remaining marks were made by taskd.
 #[doc(hidden)]
 pub const MARK: &str = "<redacted";
 
-/// Formats a command line for people. A mark replaces each secret in it, as recognised by the names of options and
-/// variables.
+/// Formats a command line for people. Each secret in the command line, as recognised by the names of options and
+/// variables, is replaced by a mark.
 #[doc(hidden)]
 pub fn shown_arguments<S: AsRef<str>>(arguments: &[S], names: &SecretNames) -> Vec<String> {
     let arguments: Vec<&str> = arguments.iter().map(AsRef::as_ref).collect();

@@ -17,7 +17,7 @@ pub enum Place {
     /// Run on this host. Use this variant wherever the launcher lists its hosts, so that the job's log contains the
     /// choice.
     On(NodeId),
-    /// On any host except these: the launcher chooses.
+    /// Run on any host except these; the launcher chooses the host.
     AnyBut(BTreeSet<NodeId>),
 }
 
@@ -211,7 +211,8 @@ pub struct ProcStatus {
     pub proc: ProcId,
     /// Name of the process's host, once known.
     pub node: Option<NodeId>,
-    /// Distinguishes two processes that a platform ran under one incarnation: pid and start time, or a pod's uid.
+    /// Identifier, given by the platform, of one run of the process: pid and start time, or a pod's uid. It
+    /// distinguishes two processes that a platform ran under one incarnation.
     pub instance: Name,
     /// Process id on the process's host, once the process runs and if it has one.
     pub pid: Option<u32>,
@@ -310,10 +311,10 @@ pub enum GuardState {
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[non_exhaustive]
 pub struct GuardEnd {
-    /// What is known of the reason, in one sentence.
+    /// Reason for the end of the guard, as far as it is known, in one sentence.
     pub why: String,
-    /// True if the guard ended as configured, because no owner (supervisor) returned in time: a recovery from this does
-    /// not count as a restart.
+    /// True if the guard ended as configured, because no owner (supervisor) returned in time. The recovery from such an
+    /// end does not count as a restart.
     #[serde(default)]
     pub was_agreed: bool,
 }
@@ -340,8 +341,8 @@ impl GuardEnd {
 pub struct GuardStatus {
     /// Name of the host whose processes the guard starts, stops and reaps.
     pub node: NodeId,
-    /// Distinguishes successive guards of a host: pid and start time of the guard. When a guard ended, its processes
-    /// ended with it.
+    /// Identifier of the guard, which distinguishes successive guards of one host: pid and start time. If the
+    /// identifier has changed, the previous guard has ended, and its processes have ended with it.
     pub instance: Name,
     /// Process id of the guard.
     pub pid: u32,

@@ -54,8 +54,8 @@ impl CheckpointShard {
     }
 }
 
-/// Identifier of an in-memory checkpoint. It consists of one copy for each rank; copies that have the same
-/// identifier are of one state of the job.
+/// Identifier of an in-memory checkpoint. An in-memory checkpoint consists of one copy for each rank; all copies with
+/// the same identifier are copies of the same state of the job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct InMemoryCheckpointId {
@@ -83,10 +83,11 @@ pub struct InMemoryCheckpoint {
     /// Size of the copy in bytes.
     #[serde(default)]
     pub bytes: u64,
-    /// Number of times that this process has delayed a change of its parameters until a copy of its state was finished.
+    /// Number of times, since its start, that this process has delayed a change of its parameters until a copy of its
+    /// state was finished.
     #[serde(default)]
     pub waited: u64,
-    /// Number of copies of its training state that this process has skipped.
+    /// Number of copies of its training state that this process has skipped since its start.
     #[serde(default)]
     pub dropped: u64,
 }

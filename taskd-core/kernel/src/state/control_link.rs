@@ -7,7 +7,8 @@ use crate::job::{CommandId, ErrorReport, Generation, Name, ProcId};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Maximum number of figures (measurements) in one reply of a process to a directive.
+/// Maximum number of figures (measurements) in one reply of a process to a directive. The launcher drops further
+/// figures.
 pub const FIGURES_MAX: usize = 32;
 
 /// The position of a process in its training program, relative to its step loop.
@@ -157,14 +158,14 @@ impl StateDigest {
 pub struct LinkStatus {
     /// The process at the other end of the control link.
     pub proc: ProcId,
-    /// The control link, if it is open. `None`: it is lost, or was closed. The process may continue to train, and its
-    /// link may return.
+    /// The state of the control link, if the link is open. `None`: the link is lost, or was closed; the process may
+    /// continue to train, and its link may return.
     #[serde(alias = "linked")]
     pub link: Option<ControlLink>,
 }
 
 impl LinkStatus {
-    /// Creates the status of the link to a process. `None`: the link is lost, or was closed.
+    /// Creates the status of the control link to a process; `link` is `None` if the link is lost or was closed.
     #[must_use]
     pub const fn new(proc: ProcId, link: Option<ControlLink>) -> LinkStatus {
         LinkStatus { proc, link }

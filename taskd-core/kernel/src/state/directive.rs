@@ -1,8 +1,8 @@
 //! Directives: the instructions that a training process receives over its control link.
 //!
 //! This module transfers nothing: a launcher that has links to its processes delivers the directives
-//! (`Launcher::send_directives`, strategies decide which process gets which
-//! directive, and the kernel waits for the replies.
+//! (`Launcher::send_directives`), strategies decide which process gets which directive, and the kernel waits for the
+//! replies.
 
 use super::{CheckpointManifest, InMemoryCheckpointId};
 use crate::job::{Name, ProcId, Rank, World};
@@ -71,8 +71,9 @@ pub enum Directive {
     SyncState {
         /// Number of the step with which training continues after the state sync.
         step: u64,
-        /// Peers from which the process copies the training state, a part from each. If empty, the process keeps its own
-        /// state, which is right. In place of a list, a single peer or null is also read, as earlier versions wrote it.
+        /// Peers from which the process copies the training state, a part from each. If the list is empty, the process
+        /// keeps its own state, which is already the right one. A single peer or null is also read in place of a list,
+        /// because earlier versions wrote that.
         #[serde(default, deserialize_with = "one_or_more")]
         from: Vec<Peer>,
         /// Ranks that copy the training state from this process. The process makes its whole state readable for these

@@ -49,7 +49,8 @@ pub struct ReplicaFigures {
     pub checks: u64,
     /// Total time that the ranks took to compute the checksums, in microseconds.
     pub took_us: u64,
-    /// Number of checksums that came too late to be compared.
+    /// Number of reported checksums that were not compared, because they arrived too late: the checksums of newer steps
+    /// had been evaluated already, or a newer step loop had begun.
     pub late: u64,
 }
 

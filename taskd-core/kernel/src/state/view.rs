@@ -28,8 +28,9 @@ pub struct View {
     pub procs: BTreeMap<Role, Proc>,
     /// Hosts that the launcher lists, with their status.
     pub nodes: BTreeMap<NodeId, NodeStatus>,
-    /// True if the job is recovering: at least one incident is open and its decision is not held. A held decision is
-    /// postponed, for example until an operator approves it.
+    /// True if at least one open incident is not held: the incident waits for its decision, or its recovery is in
+    /// progress. An incident is held if its decision is not carried out for now, for example until an operator approves
+    /// it.
     #[serde(default)]
     pub mending: bool,
     /// Result of comparing the ranks' checksums: which ranks have proved that they hold the same training state.
@@ -42,31 +43,33 @@ pub struct View {
     /// Name of the recovery strategy on trial, if there is one.
     ///
     /// The trial begins when the strategy's recovery puts a world in force in which processes keep running. It ends
-    /// when the recovery has ended and [`TRIAL_STEPS`](crate::kernel::TRIAL_STEPS) steps and
-    /// [`TRIAL_WITHIN`](crate::kernel::TRIAL_WITHIN) have passed since. The recovery may be the cause of a failure
-    /// during the trial.
+    /// when [`TRIAL_WITHIN`](crate::kernel::TRIAL_WITHIN) and, if steps are reported,
+    /// [`TRIAL_STEPS`](crate::kernel::TRIAL_STEPS) steps have passed since the end of the recovery. The recovery may be
+    /// the cause of a failure during the trial.
     #[serde(default)]
     pub on_trial: Option<Name>,
-    /// Name of the launcher's rendezvous service, if it has one: surviving ranks rejoin there.
+    /// Name of the rendezvous service that the launcher provides, if it provides one. Surviving ranks rejoin at this
+    /// service.
     #[serde(default)]
     #[serde(alias = "meets_at")]
     pub rendezvous_service: Option<Name>,
 }
 
-/// Desired and observed state of the latest known process of a role (rank or service).
+/// Entry of [`View::procs`] for one role (rank or service): the desired and observed state of the latest known process
+/// of this role.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Proc {
-    /// Incarnation (start number) of the role.
+    /// Incarnation (start number) of the process.
     pub incarnation: Incarnation,
     /// Generation of the world that the process was started into or carried over into.
     pub generation: Generation,
-    /// True if the process is meant to run. False, for example, after its stop was requested: its exit is then not a
-    /// fault.
+    /// True if the kernel wants the process to run. False, for example, after the kernel has ordered its stop: the exit
+    /// of the process is then not a fault.
     pub wanted: bool,
     /// Id of the open incident whose recovery stopped this process and has to start a replacement.
     pub stopped_for: Option<IncidentId>,
-    /// Host on which the process runs, once known.
+    /// Host on which the process runs or is to run, once known.
     pub node: Option<NodeId>,
     /// Process id on its host, once the process runs.
     pub pid: Option<u32>,
@@ -75,29 +78,32 @@ pub struct Proc {
     /// Number of the last training step that this process has completed, as its training program counts steps. `None`:
     /// no step is known.
     pub step: Option<u64>,
-    /// Time at which `step` was observed; before the first step, the time at which the process started.
+    /// Job time at which `step` was observed. Before the first step: the time at which the process began to run, or,
+    /// before that, at which this entry was created.
     pub progress_at: JobTime,
-    /// Control link to the process, while one is open.
+    /// Last reported state of the control link to the process; `None` while no link is open.
     #[serde(default)]
     pub link: Option<ControlLink>,
-    /// Time at which the control link closed. `None` while a link is open, and if there never was one.
+    /// Job time at which the control link closed, if the process may still run. `None` while the link is open, if there
+    /// never was one, and once the process has ended.
     #[serde(default)]
     pub unlinked_at: Option<JobTime>,
-    /// True if the guard of its host was lost while the process ran. The process ends with its guard, so its exit is
-    /// not its own failure.
+    /// True if the guard of the process's host was lost while the process ran. The process ends with its guard, so the
+    /// exit of the process is not its own failure.
     #[serde(default)]
     pub unguarded: bool,
-    /// True if a completed step of this or an earlier incarnation of the rank was observed. A completed step is then
-    /// the sign that the rank trains.
+    /// True if a completed step of this or an earlier incarnation of the rank was observed. If true, only a completed
+    /// step shows that the rank trains.
     #[serde(default)]
     pub reports_steps: bool,
-    /// Time at which the end of the process was first reported.
+    /// Job time at which the end of the process was first reported.
     #[serde(default)]
     pub ended_at: Option<JobTime>,
 }
 
 impl Proc {
-    /// Creates a wanted process that was just ordered at `now`: no host, step or link is known.
+    /// Creates the entry for a process whose start the kernel has ordered at job time `now`. The kernel wants the
+    /// process to run, it is [pending](Phase::Pending), and nothing has been reported about it.
     #[must_use]
     pub fn ordered(incarnation: Incarnation, generation: Generation, now: JobTime) -> Proc {
         Proc { wanted: true, ..Proc::pending(incarnation, generation, "ordered", now) }
@@ -108,7 +114,8 @@ impl Proc {
         self.phase.exit().and_then(|exit| exit.step).or(self.step)
     }
 
-    /// A process with nothing reported yet, and not wanted.
+    /// Creates the entry for a process that the kernel does not want to run and about which nothing has been reported.
+    /// `why` is the reason in its phase, [`Phase::Pending`]; `now` is the job time at which the entry is created.
     pub(crate) fn pending(incarnation: Incarnation, generation: Generation, why: &str, now: JobTime) -> Proc {
         Proc {
             incarnation,
@@ -162,7 +169,7 @@ impl View {
         }
     }
 
-    /// Returns the processes that have not exited, including those that are not meant to run.
+    /// Returns the identifiers of the processes that have not exited, including those that are not meant to run.
     pub fn alive(&self) -> impl Iterator<Item = ProcId> + '_ {
         let alive = self.procs.iter().filter(|(_, p)| !p.phase.is_exited());
         alive.map(|(role, p)| ProcId { role: role.clone(), incarnation: p.incarnation })
@@ -196,9 +203,9 @@ impl View {
         self.all_train() && self.training().all(|(_, proc)| is_in(proc))
     }
 
-    /// Returns the ranks of the world in force whose process was stopped and not replaced since.
+    /// Returns the ranks of the world in force whose process the kernel does not want to run and has not replaced.
     ///
-    /// That is, the process was asked to stop or could not be started.
+    /// That is, the kernel ordered the stop of the process, or the launcher could not start it.
     pub fn stopped(&self) -> impl Iterator<Item = Rank> + '_ {
         self.unwanted().map(|(rank, _)| rank)
     }
@@ -220,8 +227,8 @@ impl View {
         self.spec.services.keys().filter(move |name| !proc(name).is_some_and(is_there))
     }
 
-    /// Returns the [stopped](View::stopped) ranks that a recovery of `incident` has to start again. Excluded are those
-    /// that the recovery of another open incident will start.
+    /// Returns the [stopped](View::stopped) ranks that a recovery of `incident` has to start again. Ranks that the
+    /// recovery of another open incident will start are excluded.
     pub fn stopped_for(&self, incident: IncidentId) -> impl Iterator<Item = Rank> + '_ {
         self.unwanted().filter(move |(_, p)| p.stopped_for.is_none_or(|by| by == incident)).map(|(rank, _)| rank)
     }
@@ -304,8 +311,8 @@ impl View {
         self.contains(a, b) || self.contains(b, a)
     }
 
-    /// Returns the hosts whose guard exists but does not respond. No process can be started or stopped there until it
-    /// responds.
+    /// Returns the hosts whose guard exists but does not respond. No process can be started or stopped on such a host
+    /// until its guard responds.
     pub fn silent_guards(&self) -> impl Iterator<Item = &NodeId> + '_ {
         self.guards.values().filter(|guard| matches!(guard.state, GuardState::Silent(_))).map(|guard| &guard.node)
     }

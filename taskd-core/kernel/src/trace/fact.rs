@@ -23,11 +23,13 @@ pub struct Fact {
     pub age: Duration,
     /// Domain (process, device, host, group or the job) that the fact is about.
     pub about: Domain,
-    /// Incarnation (start number) of the process in `about`. The kernel drops facts about an earlier incarnation.
-    /// `None`: the source does not know it, and the fact is not dropped for this reason.
+    /// Incarnation (start number) of the process in `about`. The kernel drops and counts the fact if the latest
+    /// incarnation that it knows of this rank or service is another one. `None`: the source does not know the
+    /// incarnation, and the fact is not dropped for this reason.
     pub incarnation: Option<Incarnation>,
-    /// Generation of the process's world at the event. The kernel drops facts from an earlier world. `None`: the source
-    /// does not know it, and the fact is not dropped for this reason.
+    /// Generation of the world in which the process trained at the event. The kernel drops and counts the fact if the
+    /// process is in a newer world by now, unless the fact is a heartbeat. `None`: the source does not know the
+    /// generation, and the fact is not dropped for this reason.
     pub generation: Option<Generation>,
     /// Content of the fact, such as a heartbeat, a completed step or a metric.
     pub signal: Signal,
@@ -40,14 +42,16 @@ impl Fact {
         Fact { age: Duration::ZERO, about, incarnation: None, generation: None, signal }
     }
 
-    /// Limits the fact to one incarnation: the kernel drops and counts the fact once it knows a newer incarnation.
+    /// Limits the fact to one incarnation: the kernel drops and counts the fact if the latest incarnation that it knows
+    /// of the rank or service is another one.
     #[must_use]
     pub const fn with_incarnation(mut self, incarnation: Incarnation) -> Fact {
         self.incarnation = Some(incarnation);
         self
     }
 
-    /// Limits the fact to one generation: the kernel drops and counts the fact once a newer world is in force.
+    /// Limits the fact to one generation: the kernel drops and counts the fact, unless it is a heartbeat, if the
+    /// process is in a newer world by now.
     #[must_use]
     pub const fn with_generation(mut self, generation: Generation) -> Fact {
         self.generation = Some(generation);
@@ -117,8 +121,8 @@ impl Observation {
 pub enum Signal {
     /// The phase of a process changed, for example from pending to running (reported by the launcher).
     Phase(Phase),
-    /// The heartbeat thread of the process ran. A heartbeat is valid in any world, so only heartbeats of an earlier
-    /// incarnation are dropped.
+    /// The heartbeat thread of the process ran. A heartbeat is valid in any world, so the kernel drops a heartbeat only
+    /// if it is of another incarnation.
     Heartbeat,
     /// The process completed a training step.
     Progress {
@@ -134,7 +138,7 @@ pub enum Signal {
     },
     /// An error that a vendor's software or a framework reported, in its own wording.
     Error(Box<ErrorReport>),
-    /// A trace source lost facts: it reached its limit, or the data that it reads was lost.
+    /// A trace source lost facts, because it reached its limit or because the data that it reads was lost.
     Lost {
         /// Number of lost facts.
         count: u64,
@@ -321,7 +325,7 @@ impl Ext {
     }
 
     /// Decodes the value as a `T`. `None`: the value has another type. `Some(Err)`: the value has the type `T` but is
-    /// malformed. This is an error of its sender and never a panic.
+    /// malformed. A malformed value is an error of its sender; this function does not panic.
     pub fn get<T: Extension>(&self) -> Option<Result<T, DecodeError>> {
         (self.name == T::NAME).then(|| T::decode(&self.body).ok_or(DecodeError))
     }

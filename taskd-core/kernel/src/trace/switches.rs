@@ -180,11 +180,11 @@ impl Requested {
     /// `{"CommunicationOperator":"off","Step":"on","SaveCheckpoint":"on","FP":"on","DataLoader":"on"}`. `Communication`
     /// is accepted for `CommunicationOperator`, as some documents use it. The document may also name `Kernel`, `Copy`,
     /// `Api` and `Marker`; each of these four kinds is off if the document does not name it. The second value that is
-    /// returned contains the unknown keys, in their order.
+    /// returned contains the unknown keys, in alphabetical order.
     ///
     /// # Errors
-    /// [`SwitchError`] unless the document has `on` or `off` for each of the five kinds. A missing kind is not guessed:
-    /// a partly written document changes no switch.
+    /// Returns [`SwitchError`] if the document is not a JSON object, lacks one of the five kinds, or has a value other
+    /// than `on` or `off` for a kind. A missing kind is not guessed: a partly written document changes no switch.
     pub fn parse(document: &[u8]) -> Result<(Requested, Vec<String>), SwitchError> {
         let text = document_text(document).map_err(|why| SwitchError::NoObject(format!("it {why}")))?;
         let object: Result<Map<String, Value>, _> = serde_json::from_str(text);
@@ -278,17 +278,17 @@ pub enum SwitchError {
     },
 }
 
-/// The rule that determines which kinds of trace record are made for a request.
+/// The rule by which a request determines which kinds of trace record are made.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum Mode {
     /// The rule of MindCluster, which has two switches instead of five. Records of steps, checkpoints, forward passes
     /// and data loading are switched together: off if all five kinds are requested off, otherwise on. Communication
-    /// follows its own request, so it is never on alone. Kinds that MindCluster does not have, such as device kernels,
-    /// follow their own request.
+    /// follows its own request, so communication is never recorded alone. Kinds that MindCluster does not have, such as
+    /// device kernels, follow their own request.
     Compatible,
-    /// The rule that each kind of trace record follows its own request.
+    /// The rule that the records of each kind are made if the request switches this kind on.
     #[default]
     Native,
 }

@@ -73,5 +73,6 @@ pub struct GroupPosition {
     pub recent: Vec<Call>,
 }
 
-/// Maximum number of recent collective calls that are reported for each process group.
+/// Maximum number of collective calls in one [`GroupPosition`]: the latest calls of the rank in the process group.
+/// Older calls are dropped.
 pub const RECENT_CALLS: usize = 16;

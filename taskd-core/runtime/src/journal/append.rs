@@ -22,7 +22,8 @@ use tokio::sync::watch;
 /// Capacity of the encoding buffer that is kept between records, in bytes.
 const SCRATCH_BYTES_KEPT: usize = 1 << 20;
 
-/// Journal of one supervisor, open for writing: logs of its decision kernel's inputs and commands, and snapshots.
+/// Journal of one supervisor, open for writing: logs of the decision kernel's inputs and commands, and snapshots of the
+/// kernel's state.
 ///
 /// No method waits for a disk unless its documentation states it. Records are encoded and put into a bounded queue;
 /// one thread of the journal writes them, and another one syncs them. Records that cannot be written are counted
@@ -71,9 +72,9 @@ impl Journal {
     /// works without a lock.
     ///
     /// # Errors
-    /// [`JournalError`] if the directory cannot be created or read, if another supervisor holds it, or if a thread
-    /// cannot be started. If the directory is held, this call blocks for about one second, because that supervisor may
-    /// be about to end. Problems of *old* files are not errors: [`Recovered`] lists them.
+    /// Returns [`JournalError`] if the directory cannot be created or read, if another supervisor holds it, or if a
+    /// thread cannot be started. If the directory is held, this call blocks for about one second, because that
+    /// supervisor may be about to end. Problems of *old* files are not errors: [`Recovered`] lists them.
     pub fn open(
         dir: impl Into<PathBuf>,
         header: Header,
@@ -191,7 +192,8 @@ impl Journal {
         async move { queue.written(seq, limit).await }
     }
 
-    /// Returns a receiver of the health of the journal's logs. It sees each change once.
+    /// Returns a receiver of the health of the journal's logs. The receiver is notified when the health changes; of
+    /// several changes in quick succession, it sees only the last one.
     #[must_use]
     pub fn health(&self) -> watch::Receiver<Health> {
         self.queue.health()

@@ -13,7 +13,7 @@ use std::path::Path;
 /// kernel, and one indented line for each command that the kernel returned.
 ///
 /// # Errors
-/// [`JournalError`] if there is no readable log, or if the output cannot be written.
+/// Returns [`JournalError`] if there is no readable log, or if the output cannot be written.
 pub fn dump(dir: &Path, out: &mut dyn Write) -> Result<(), JournalError> {
     let history = History::open(dir)?;
     write_all(&history, out).map_err(|source| JournalError::Output { source })
@@ -26,7 +26,7 @@ pub fn dump(dir: &Path, out: &mut dyn Write) -> Result<(), JournalError> {
 /// has none.
 ///
 /// # Errors
-/// Same as [`dump`].
+/// Returns [`JournalError`] in the same cases as [`dump`].
 pub fn dump_decisions(dir: &Path, out: &mut dyn Write) -> Result<(), JournalError> {
     let history = History::open(dir)?;
     let written = problems(&history, out).and_then(|()| {

@@ -39,7 +39,7 @@ pub struct Header {
     pub ranks: u32,
     /// Start time of this supervisor, in milliseconds since the Unix epoch. It relates job time to wall-clock time.
     pub started_unix_ms: u64,
-    /// Descriptions of all plugins, in the runtime's order.
+    /// Descriptions of all plugins of the runtime, in the order in which the runtime has them.
     pub plugins: Vec<PluginInfo>,
 }
 

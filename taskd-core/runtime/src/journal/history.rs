@@ -24,8 +24,8 @@ pub struct History {
     outdated: bool,
 }
 
-/// A chain of supervisor starts. Each start continued from the decision kernel's state that the previous start left
-/// in the logs; the first start began with an empty state.
+/// A chain of supervisor starts in a journal. Each start continued from the decision kernel's state that the previous
+/// start left in the logs; the first start began with an empty state.
 #[derive(Clone, Debug)]
 pub struct Life {
     eras: Vec<Era>,
@@ -44,8 +44,8 @@ impl History {
     /// Opens the logs in the journal's directory `dir` and reads the headers of the log files.
     ///
     /// # Errors
-    /// [`JournalError::Directory`] if the directory cannot be listed, [`JournalError::NoLog`] if no file in it has a
-    /// log's name.
+    /// Returns [`JournalError::Directory`] if the directory cannot be listed, and [`JournalError::NoLog`] if no file in
+    /// the directory has the name of a log.
     pub fn open(dir: &Path) -> Result<History, JournalError> {
         let found = files::list(dir).map_err(|e| JournalError::directory(dir, e))?;
         if found.is_empty() {
@@ -147,7 +147,7 @@ impl Life {
     /// Reads the snapshot of the decision kernel's state after the input number `seq`; `None` if no file contains it.
     ///
     /// # Errors
-    /// [`Problem`] that makes the snapshot unreadable.
+    /// Returns the [`Problem`] that makes the snapshot unreadable.
     pub fn snapshot(&self, seq: Seq) -> Result<Option<Snapshot>, Problem> {
         let Some(segment) = self.snapshot_files().rfind(|s| s.first == seq) else { return Ok(None) };
         let file = segment.path.clone();

@@ -112,8 +112,8 @@ impl Recovered {
     /// files are removed.
     ///
     /// # Errors
-    /// [`RestoreError`] if the snapshot was written by an incompatible version of the program. The plugins are returned
-    /// with the error.
+    /// Returns [`RestoreError`] if the snapshot was written by an incompatible version of the program. The plugins are
+    /// returned with the error.
     pub fn resume(&self, plugins: Plugins) -> Result<Rebuilt, (RestoreError, Plugins)> {
         match self.has_state() {
             true => rebuild(plugins, self.snapshot.as_ref(), self.steps()),

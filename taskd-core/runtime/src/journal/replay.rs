@@ -79,8 +79,8 @@ pub struct ReplayReport {
 /// every kernel that is built, and must return new plugins each time.
 ///
 /// # Errors
-/// [`JournalError`] if there is no readable log. A damaged, torn or incomplete log is not an error: it is read as
-/// far as possible, and the report describes the problems.
+/// Returns [`JournalError`] if there is no readable log. A damaged, torn or incomplete log is not an error: it is read
+/// as far as possible, and the report describes the problems.
 pub fn replay(
     dir: &Path,
     from: ReplayFrom,
@@ -235,7 +235,8 @@ impl Replay<'_> {
     }
 }
 
-/// Result of rebuilding the decision kernel in the state that a log records.
+/// Result of [`Recovered::resume`](super::Recovered::resume): the decision kernel, rebuilt in the state that a log
+/// records.
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct Rebuilt {

@@ -55,8 +55,8 @@ pub struct JournalCounts {
     pub records: u64,
     /// Number of bytes written.
     pub bytes: u64,
-    /// Number of records lost: the journal's queue was full, the record could not be encoded, the disk refused it, or
-    /// another process removed its file.
+    /// Number of records lost, for any reason: the journal's queue was full, the record could not be encoded, the disk
+    /// refused the record, or another process removed the record's file.
     pub lost: u64,
     /// Number of records lost because the journal's queue was full.
     pub overflows: u64,
@@ -86,7 +86,8 @@ impl JournalMonitor {
         JournalMonitor(Arc::clone(queue))
     }
 
-    /// Returns a receiver of the health of the journal's logs. It sees each change once.
+    /// Returns a receiver of the health of the journal's logs. The receiver is notified when the health changes; of
+    /// several changes in quick succession, it sees only the last one.
     #[must_use]
     pub fn health(&self) -> watch::Receiver<Health> {
         self.0.health()

@@ -24,7 +24,8 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// Maximum number of detector findings, and of events, that a [`WhatIf`] contains. Further ones are counted.
+/// Maximum number of findings in [`WhatIf::would`], and of events in [`WhatIf::announced`]. Further ones are counted in
+/// [`WhatIf::left_out`].
 pub const FINDINGS_MAX: usize = 100_000;
 
 /// Pause of a detector whose deadline stays in the past; the kernel does the same.
@@ -40,7 +41,8 @@ pub struct WhatIf {
     /// Events that the original runtime of the logged job published, each with the number and the job time of the input
     /// that led to the event.
     pub announced: Vec<(Seq, JobTime, Event)>,
-    /// Number of findings and events left out because of [`FINDINGS_MAX`].
+    /// Number of further findings and events, which `would` and `announced` do not contain because each of them has at
+    /// most [`FINDINGS_MAX`] entries.
     pub left_out: u64,
     /// Report of the replay of the decision kernel with its original plugins. After the first difference from the log,
     /// the replay ends, and nothing is known about later inputs.
@@ -66,7 +68,7 @@ pub struct WhatIfFinding {
 /// return the plugins with which the log was written: they are needed to follow the state of the job.
 ///
 /// # Errors
-/// [`JournalError`] if there is no readable log.
+/// Returns [`JournalError`] if there is no readable log.
 pub fn what_if(
     dir: &Path,
     others: Vec<Box<dyn FaultDetector>>,

@@ -73,7 +73,7 @@ pub struct ChangeLogCounts {
     /// Number of changes dropped because they would have moved a process back to an earlier phase: a second death, a
     /// report after the exit, or a report about a process whose exit is no longer in the history.
     pub backwards: u64,
-    /// Number of changes dropped because they repeated the known state.
+    /// Number of changes dropped because they repeated the known state of the process or host.
     pub repeated: u64,
     /// Number of changes discarded because the history contained `changes_max` changes. A caller that missed them has
     /// to list again.
@@ -113,8 +113,8 @@ impl ChangeLog {
     /// Adds the new processes among `procs` to the history and returns them; the caller has to start them. All other
     /// processes in `procs` already run, or have run.
     ///
-    /// A process is new if it was never added to the history, and if the exit of no later incarnation of its role has
-    /// been acknowledged. This makes `start` idempotent, also when two tasks start the same process at once.
+    /// A process is new if it was never added to the history, and if no exit of the same or a later incarnation of its
+    /// role has been acknowledged. This makes `start` idempotent, also when two tasks start the same process at once.
     pub fn admit(&self, procs: impl IntoIterator<Item = ProcStatus>) -> Vec<ProcId> {
         let mut history = self.lock();
         let mut admitted = Vec::new();
@@ -146,7 +146,8 @@ impl ChangeLog {
     /// The history keeps no cursor for the caller: a dropped call has consumed nothing.
     ///
     /// # Errors
-    /// [`LaunchError::Stale`] for a cursor of another epoch, of the future, or older than the oldest change kept.
+    /// Returns [`LaunchError::Stale`] if the cursor has another epoch, is ahead of the history, or is older than the
+    /// oldest change in the history.
     pub async fn after(&self, from: Revision) -> Result<(Vec<Change>, Revision), LaunchError> {
         loop {
             let grown = self.grown.notified(); // before the check: no change is missed between check and wait

@@ -20,7 +20,7 @@ impl Ticks {
     /// Waits for the next tick; the first comes at once. Cancel-safe.
     ///
     /// # Panics
-    /// Outside of a tokio runtime with time enabled.
+    /// Panics if called outside a tokio runtime with time enabled.
     pub(super) async fn next(&mut self) {
         let timer = self.timer.get_or_insert_with(|| {
             let mut timer = tokio::time::interval(self.every);

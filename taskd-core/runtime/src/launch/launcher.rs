@@ -98,33 +98,37 @@ pub trait Launcher: Send + Sync {
     /// Accepts orders to start the processes of `batch`.
     ///
     /// # Errors
-    /// [`LaunchError`]: no process of the batch was started.
+    /// Returns [`LaunchError`] if the launcher did not accept the orders. In that case, no process of the batch was
+    /// started.
     async fn start(&self, batch: &StartBatch) -> Result<(), LaunchError>;
 
-    /// Begins to stop processes together with their whole process trees.
+    /// Begins to stop the processes in `procs` together with their whole process trees: SIGTERM, then SIGKILL after
+    /// `grace`.
     ///
     /// # Errors
-    /// [`LaunchError::Unreachable`] if the order could not be delivered.
+    /// Returns [`LaunchError::Unreachable`] if the order could not be delivered.
     async fn stop(&self, procs: &[ProcId], grace: Duration) -> Result<(), LaunchError>;
 
     /// Returns the states of all processes and hosts that the launcher knows, and the revision (cursor) of these
     /// states.
     ///
     /// # Errors
-    /// [`LaunchError::Unreachable`] if the state cannot be read now.
+    /// Returns [`LaunchError::Unreachable`] if the state cannot be read now.
     async fn list(&self) -> Result<Listing, LaunchError>;
 
     /// Waits for changes of processes and hosts after the cursor `from`. Returns at least one change, in order, and the
     /// cursor for the next call.
     ///
     /// # Errors
-    /// [`LaunchError::Stale`]: list again. [`LaunchError::Unreachable`]: wait a little, then list again.
+    /// Returns [`LaunchError::Stale`] if the launcher cannot serve the cursor: the caller then has to list again.
+    /// Returns [`LaunchError::Unreachable`] if the launcher cannot be reached: the caller then has to wait a little and
+    /// list again.
     async fn watch(&self, from: Revision) -> Result<(Vec<Change>, Revision), LaunchError>;
 
     /// Acknowledges the exits of these processes: they are in the supervisor's log, so the launcher may forget them.
     ///
     /// # Errors
-    /// [`LaunchError::Unreachable`] if the order could not be delivered; `list` then reports the exits again.
+    /// Returns [`LaunchError::Unreachable`] if the order could not be delivered; `list` then reports the exits again.
     async fn acknowledge(&self, exits: &[ProcId]) -> Result<(), LaunchError>;
 
     /// Sends directives to running processes. The call returns when the directives are accepted; `watch` reports each
@@ -133,7 +137,8 @@ pub trait Launcher: Send + Sync {
     /// The default implementation refuses the call: it is for a launcher without a link to its processes.
     ///
     /// # Errors
-    /// [`LaunchError::Refused`] if one of the processes has no link; no directive was sent to any process then.
+    /// Returns [`LaunchError::Refused`] if one of the processes has no control link. In that case, no directive was
+    /// sent to any process.
     async fn send_directives(&self, id: CommandId, batch: &DirectiveBatch) -> Result<(), LaunchError> {
         let _ = (id, batch);
         let name = self.info().name;
@@ -149,8 +154,8 @@ pub trait Launcher: Send + Sync {
     /// The default implementation does nothing.
     ///
     /// # Errors
-    /// [`LaunchError::Unreachable`] if the order could not be delivered; [`LaunchError::Refused`] if starting such
-    /// processes would be refused.
+    /// Returns [`LaunchError::Unreachable`] if the request could not be delivered, and [`LaunchError::Refused`] if the
+    /// launcher would refuse to start such processes.
     async fn prepare(&self, batch: &StartBatch, options: &PrepareOptions) -> Result<(), LaunchError> {
         let _ = (batch, options);
         Ok(())
@@ -163,8 +168,8 @@ pub trait Launcher: Send + Sync {
     /// [info](LauncherInfo::supports_detach).
     ///
     /// # Errors
-    /// [`LaunchError::Refused`]: this launcher has no support for `detach`, and continues as before.
-    /// [`LaunchError::Unreachable`] if the order could not be delivered.
+    /// Returns [`LaunchError::Refused`] if this launcher does not support `detach`; the launcher then continues as
+    /// before. Returns [`LaunchError::Unreachable`] if the request could not be delivered.
     async fn detach(&self, keep: Duration) -> Result<(), LaunchError> {
         let _ = keep;
         let name = self.info().name;
@@ -229,15 +234,16 @@ impl PrepareOptions {
 pub struct LauncherInfo {
     /// The launcher's name.
     pub name: Name,
-    /// Version of the launcher's implementation; a replay with another version is recognised by it.
+    /// Version of the launcher's implementation. The log contains it, so that a replay can detect that the launcher has
+    /// changed.
     pub version: Name,
     /// True if the launcher can report [`Phase::Dead`](super::Phase::Dead) before the exit of a process.
     pub lifeline: bool,
     /// True if [`detach`](Launcher::detach) leaves the launcher's processes running for a later supervisor.
     #[serde(alias = "hands_over")]
     pub supports_detach: bool,
-    /// Guarantees of the launcher that are missing in this environment, one sentence each, shown once at the start of a
-    /// job.
+    /// Guarantees of the [contract](Launcher#contract) that the launcher cannot give in this environment, one sentence
+    /// each. They are logged once, at the start of a job.
     #[serde(alias = "goes_without")]
     pub limitations: Vec<String>,
     /// Name of the rendezvous service at which surviving ranks rejoin. If the job has no service of this name, no rank
@@ -261,7 +267,7 @@ pub struct LauncherInfo {
 }
 
 impl LauncherInfo {
-    /// Creates the description of a launcher that has version 1 and cannot report deaths before exits.
+    /// Creates a description with this name, version 1, and no abilities and limitations.
     pub fn new(name: impl Into<Name>) -> LauncherInfo {
         let (name, version) = (name.into(), Name::new("1"));
         LauncherInfo {
@@ -306,7 +312,8 @@ impl LauncherInfo {
         self
     }
 
-    /// Adds a guarantee that this launcher does not give in this environment, in one sentence.
+    /// Adds a sentence to [`limitations`](Self::limitations): a guarantee that the launcher cannot give in this
+    /// environment.
     #[must_use]
     pub fn with_limitation(mut self, guarantee: impl Into<String>) -> LauncherInfo {
         self.limitations.push(guarantee.into());
@@ -314,11 +321,11 @@ impl LauncherInfo {
     }
 }
 
-/// Reasons why a launcher did not carry out a call.
+/// Error of a [`Launcher`] call that was not carried out.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
 #[non_exhaustive]
 pub enum LaunchError {
-    /// The cursor for `watch` belongs to another history, or is too old: the caller has to list again.
+    /// The cursor that was passed to `watch` belongs to another history, or is too old: the caller has to list again.
     #[error("the launcher's history does not have this revision: list again")]
     Stale,
     /// The launcher refuses the call, and a retry would not help; contains the reason.

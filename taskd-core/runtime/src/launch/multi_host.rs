@@ -48,13 +48,14 @@ impl fmt::Debug for MultiHostLauncher {
 }
 
 impl MultiHostLauncher {
-    /// Combines these launchers into one. Returns when the processes and hosts of each launcher have been listed.
+    /// Combines `launchers` into one launcher. Returns when the processes and hosts of each of them have been listed.
     ///
     /// # Errors
-    /// The error of a launcher that cannot be listed; [`LaunchError::Refused`] if two have hosts of the same name.
+    /// Returns the error of a launcher if its processes and hosts cannot be listed, and [`LaunchError::Refused`] if two
+    /// launchers have hosts of the same name.
     ///
     /// # Panics
-    /// Outside of a tokio runtime.
+    /// Panics if called outside a tokio runtime.
     pub async fn of<L: Launcher + 'static>(
         launchers: impl IntoIterator<Item = L>,
     ) -> Result<MultiHostLauncher, LaunchError> {

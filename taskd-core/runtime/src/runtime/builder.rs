@@ -103,7 +103,10 @@ impl RuntimeBuilder {
         self
     }
 
-    /// Sets the trace control, through which operators change which kinds of trace records the ranks write.
+    /// Sets the trace control, through which operators select the kinds of trace records that the ranks write. Without
+    /// a trace control, [`switch_trace`](super::RuntimeHandle::switch_trace) and
+    /// [`trace_status`](super::RuntimeHandle::trace_status) return
+    /// [`ControlError::Unsupported`](super::ControlError::Unsupported).
     ///
     /// The code that attaches the ranks' recorders must use the same trace control.
     #[must_use]
@@ -118,7 +121,7 @@ impl RuntimeBuilder {
     /// that supervisor may be about to end.
     ///
     /// # Errors
-    /// [`BuildError`] with all problems, not only the first.
+    /// Returns [`BuildError`] if the runtime cannot be built. The error lists all problems, not only the first.
     pub fn build(self) -> Result<Runtime, BuildError> {
         let mut problems = self.problems();
         let RuntimeBuilder { job, sources, plugins, launcher, journal, trace, .. } = self;
@@ -199,7 +202,7 @@ fn twice(kind: &'static str, names: impl Iterator<Item = Name>) -> Vec<Problem> 
 /// All problems that prevent a runtime from being built.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BuildError {
-    /// The problems, at least one.
+    /// The problems that prevent the runtime from being built, at least one.
     pub problems: Vec<Problem>,
 }
 
@@ -222,7 +225,8 @@ pub enum Problem {
     /// A required part is missing; contains the name of the builder's method that adds it, such as `launcher`.
     #[error("no {0} was given: add one with {0}(..)")]
     Missing(&'static str),
-    /// More than one launcher was given. One launcher can start processes on several hosts.
+    /// More than one launcher was added. Use one launcher that can start processes on several hosts, such as
+    /// [`MultiHostLauncher`](crate::launch::MultiHostLauncher).
     #[error("more than one launcher was given: keep one, which may start processes on many hosts")]
     SecondLauncher,
     /// Two plugins of the same kind have the same name, so policies and logs could not distinguish them.
@@ -257,7 +261,7 @@ pub enum Problem {
         /// Function that the program's `main` must call first, so that the new process becomes the service.
         call: String,
     },
-    /// A setting is invalid; contains the setting and the violated rule.
+    /// A setting of the job or of the journal is invalid; contains the setting and the values that are valid.
     #[error(transparent)]
     Config(crate::job::ConfigError),
     /// The journal's logs cannot be kept in the given directory; contains the reason.

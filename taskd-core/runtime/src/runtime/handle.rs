@@ -14,8 +14,8 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::{broadcast, mpsc, oneshot};
 
-/// Maximum number of events buffered for each subscriber. A subscriber that falls further behind misses the oldest
-/// events and receives the number of missed ones.
+/// Maximum number of events that wait for one subscriber ([`RuntimeHandle::events`]). When a further event is
+/// published, the subscriber misses the oldest one; its next `recv` returns the number of missed events.
 pub const EVENTS_KEPT: usize = 1024;
 
 /// An event with the times at which it was published.
@@ -71,8 +71,9 @@ pub struct RuntimeHandle {
 }
 
 impl RuntimeHandle {
-    /// Returns this handle with `by` as the actor that the log records for its orders. Default: `host`, the host
-    /// program.
+    /// Returns this handle with another actor: the log records each order that is given through the returned handle
+    /// with the name `by`. A handle of [`Runtime::handle`](super::Runtime::handle) has the actor `host` (the host
+    /// program).
     #[must_use]
     pub fn with_actor(mut self, by: impl Into<Name>) -> RuntimeHandle {
         self.by = by.into();
@@ -82,7 +83,7 @@ impl RuntimeHandle {
     /// Returns the current status of the job.
     ///
     /// # Errors
-    /// [`ControlError::Over`].
+    /// Returns [`ControlError::Over`] if the job is over, or if this supervisor has handed it over.
     pub async fn status(&self) -> Result<JobStatus, ControlError> {
         self.query(Query::Status).await
     }
@@ -90,7 +91,8 @@ impl RuntimeHandle {
     /// Returns the explanation of an incident's decision.
     ///
     /// # Errors
-    /// [`ControlError::Refused`] if the incident is unknown or has no decision yet; [`ControlError::Over`].
+    /// Returns [`ControlError::Refused`] if the incident is unknown or has no decision yet. Returns
+    /// [`ControlError::Over`] if the job is over, or if this supervisor has handed it over.
     pub async fn explain(&self, incident: IncidentId) -> Result<Explanation, ControlError> {
         let unknown = || ControlError::Refused(format!("there is no decision about {incident}, or it is too old"));
         self.query(|reply| Query::Explain(incident, reply)).await?.ok_or_else(unknown)
@@ -99,8 +101,8 @@ impl RuntimeHandle {
     /// Drains a host: its ranks move to other hosts, and no new process starts there.
     ///
     /// # Errors
-    /// [`ControlError::Refused`] if the host does not belong to the job, or if no other host has room;
-    /// [`ControlError::Over`].
+    /// Returns [`ControlError::Refused`] if the host does not belong to the job, or if no other host has room. Returns
+    /// [`ControlError::Over`] if the job is over, or if this supervisor has handed it over.
     pub async fn drain(&self, node: NodeId, reason: impl Into<String>) -> Result<OrderAccepted, ControlError> {
         self.order(Order::Drain { node }, reason).await
     }
@@ -108,16 +110,18 @@ impl RuntimeHandle {
     /// Uncordons a host that was drained or cordoned, so that ranks can run there again.
     ///
     /// # Errors
-    /// [`ControlError::Refused`] if the host is not cordoned; [`ControlError::Over`].
+    /// Returns [`ControlError::Refused`] if the host is not cordoned. Returns [`ControlError::Over`] if the job is
+    /// over, or if this supervisor has handed it over.
     pub async fn uncordon(&self, node: NodeId, reason: impl Into<String>) -> Result<OrderAccepted, ControlError> {
         self.order(Order::Uncordon { node }, reason).await
     }
 
-    /// Restarts the given ranks, or all ranks if none are given. The recovery strategy decides which other ranks have
-    /// to stop. The processes are killed without a grace period.
+    /// Restarts the ranks in `ranks`, or all ranks if `ranks` is empty. The recovery strategy decides which other ranks
+    /// have to stop as well. The processes are killed without a grace period.
     ///
     /// # Errors
-    /// [`ControlError::Refused`] for a rank that does not exist; [`ControlError::Over`].
+    /// Returns [`ControlError::Refused`] if one of the ranks does not exist. Returns [`ControlError::Over`] if the job
+    /// is over, or if this supervisor has handed it over.
     pub async fn restart(
         &self,
         ranks: impl IntoIterator<Item = Rank>,
@@ -127,11 +131,12 @@ impl RuntimeHandle {
         self.order(Order::Restart { ranks }, reason).await
     }
 
-    /// Saves a checkpoint of the ranks' state now; the job continues. The end of the order's incident states whether
-    /// the checkpoint was saved.
+    /// Orders a checkpoint of the ranks' current state; the job continues. The order has an incident, whose end reports
+    /// whether the checkpoint was saved.
     ///
     /// # Errors
-    /// [`ControlError::Unsupported`] if no strategy can save a checkpoint; [`ControlError::Over`].
+    /// Returns [`ControlError::Unsupported`] if no strategy can save a checkpoint. Returns [`ControlError::Over`] if
+    /// the job is over, or if this supervisor has handed it over.
     pub async fn checkpoint_now(&self, reason: impl Into<String>) -> Result<OrderAccepted, ControlError> {
         self.order(Order::Checkpoint, reason).await
     }
@@ -140,8 +145,8 @@ impl RuntimeHandle {
     /// approval, or never. The change also applies under later supervisors.
     ///
     /// # Errors
-    /// [`ControlError::Refused`] for a strategy that does not exist, in which case nothing changes;
-    /// [`ControlError::Over`].
+    /// Returns [`ControlError::Refused`] if one of the strategies does not exist; in that case, nothing changes.
+    /// Returns [`ControlError::Over`] if the job is over, or if this supervisor has handed it over.
     pub async fn allow(
         &self,
         strategies: BTreeMap<Name, Permission>,
@@ -154,23 +159,27 @@ impl RuntimeHandle {
     /// [`resume`](Self::resume). Actions that have already started continue.
     ///
     /// # Errors
-    /// [`ControlError::Over`].
+    /// Returns [`ControlError::Over`] if the job is over, or if this supervisor has handed it over.
     pub async fn pause(&self, reason: impl Into<String>) -> Result<OrderAccepted, ControlError> {
         self.order(Order::Pause, reason).await
     }
 
-    /// Resumes recovery after a pause. The decision kernel decides again on the incidents that the pause held.
+    /// Resumes recovery after a pause. The decision kernel decides again on the incidents whose recovery the pause held
+    /// back.
     ///
     /// # Errors
-    /// [`ControlError::Refused`] if the runtime is not paused; [`ControlError::Over`].
+    /// Returns [`ControlError::Refused`] if the runtime is not paused. Returns [`ControlError::Over`] if the job is
+    /// over, or if this supervisor has handed it over.
     pub async fn resume(&self, reason: impl Into<String>) -> Result<OrderAccepted, ControlError> {
         self.order(Order::Resume, reason).await
     }
 
-    /// Approves the recovery proposal that an incident holds for approval; the runtime then carries it out.
+    /// Approves the recovery proposal of an incident that waits for an operator's approval; the runtime then carries
+    /// the proposal out.
     ///
     /// # Errors
-    /// [`ControlError::Refused`] if the incident does not wait for an approval; [`ControlError::Over`].
+    /// Returns [`ControlError::Refused`] if the incident does not wait for an approval. Returns [`ControlError::Over`]
+    /// if the job is over, or if this supervisor has handed it over.
     pub async fn approve(
         &self,
         incident: IncidentId,
@@ -179,11 +188,12 @@ impl RuntimeHandle {
         self.order(Order::Approve { incident }, reason).await
     }
 
-    /// Declines the recovery proposal that an incident holds for approval. The decision kernel takes the next proposal
-    /// for the incident instead.
+    /// Declines the recovery proposal of an incident that waits for an operator's approval. The decision kernel then
+    /// takes the next proposal for the incident.
     ///
     /// # Errors
-    /// [`ControlError::Refused`] if the incident does not wait for an approval; [`ControlError::Over`].
+    /// Returns [`ControlError::Refused`] if the incident does not wait for an approval. Returns [`ControlError::Over`]
+    /// if the job is over, or if this supervisor has handed it over.
     pub async fn decline(
         &self,
         incident: IncidentId,
@@ -196,8 +206,9 @@ impl RuntimeHandle {
     /// applies to ranks that start later, and remains in force under later supervisors, until it is changed again.
     ///
     /// # Errors
-    /// [`ControlError::Unsupported`] without a trace control ([`RuntimeBuilder::trace`](super::RuntimeBuilder::trace));
-    /// [`ControlError::Refused`] if the job is in dry-run mode; [`ControlError::Over`].
+    /// Returns [`ControlError::Unsupported`] if the runtime was built without a trace control
+    /// ([`RuntimeBuilder::trace`](super::RuntimeBuilder::trace)), and [`ControlError::Refused`] if the job is in
+    /// dry-run mode. Returns [`ControlError::Over`] if the job is over, or if this supervisor has handed it over.
     pub async fn switch_trace(
         &self,
         kinds: Requested,
@@ -206,11 +217,12 @@ impl RuntimeHandle {
         self.order(Order::SwitchTrace { kinds }, reason).await
     }
 
-    /// Returns the requested and the effective trace kinds of the job, and the state of each kind in each rank, read
-    /// from the ranks' memory.
+    /// Returns for each trace kind whether it is requested, whether it is in effect, and its state in each rank. The
+    /// states are read from the shared memory into which the ranks' recorders write, so no rank has to answer.
     ///
     /// # Errors
-    /// [`ControlError::Unsupported`] without a trace control.
+    /// Returns [`ControlError::Unsupported`] if the runtime was built without a trace control
+    /// ([`RuntimeBuilder::trace`](super::RuntimeBuilder::trace)).
     pub fn trace_status(&self) -> Result<TraceStatus, ControlError> {
         let unsupported = || ControlError::Unsupported(NO_TRACE_CONTROL.into());
         self.trace.as_ref().map(TraceControl::status).ok_or_else(unsupported)
@@ -233,11 +245,11 @@ impl RuntimeHandle {
         }
     }
 
-    /// Submits an order (a command of an operator, such as a restart of ranks), given as a value, to the decision
-    /// kernel. Each kind of order also has a method of its own.
+    /// Submits an order (a command of an operator, such as a restart of ranks) to the decision kernel, in the form of
+    /// an [`Order`] value. For each kind of order there is also a method, such as [`drain`](Self::drain).
     ///
     /// # Errors
-    /// Those of the order's own method; [`ControlError::Over`].
+    /// Returns the same errors as the method for this kind of order, such as [`drain`](Self::drain) for a drain.
     pub async fn order(&self, order: Order, reason: impl Into<String>) -> Result<OrderAccepted, ControlError> {
         let (by, reason) = (self.by.clone(), reason.into());
         Ok(self.query(|reply| Query::Order { by, reason, order, reply }).await??)
@@ -248,7 +260,7 @@ impl RuntimeHandle {
     /// running.
     ///
     /// # Errors
-    /// [`ControlError::Over`].
+    /// Returns [`ControlError::Over`] if the job is over, or if this supervisor has handed it over.
     pub async fn stop(&self, reason: impl Into<String>) -> Result<OrderAccepted, ControlError> {
         self.order(Order::Stop { grace: None }, reason).await
     }
@@ -256,7 +268,7 @@ impl RuntimeHandle {
     /// Stops the job immediately, without a grace period. This also cuts short a graceful stop that has begun.
     ///
     /// # Errors
-    /// [`ControlError::Over`].
+    /// Returns [`ControlError::Over`] if the job is over, or if this supervisor has handed it over.
     pub async fn stop_now(&self, reason: impl Into<String>) -> Result<OrderAccepted, ControlError> {
         self.order(Order::Stop { grace: Some(Duration::ZERO) }, reason).await
     }
@@ -271,8 +283,9 @@ impl RuntimeHandle {
     /// [`HAND_OVER_WITHIN`](super::HAND_OVER_WITHIN).
     ///
     /// # Errors
-    /// [`ControlError::Refused`] with the launcher's reason, in which case the job continues under this supervisor;
-    /// [`ControlError::Over`].
+    /// Returns [`ControlError::Refused`] with the launcher's reason if the launcher cannot hand its processes over; in
+    /// that case, the job continues under this supervisor. Returns [`ControlError::Over`] if the job is over, or if
+    /// this supervisor has handed it over.
     pub async fn detach(&self, keep: Duration) -> Result<(), ControlError> {
         self.call(|reply| Call::Detach { keep, reply }).await?
     }
@@ -285,12 +298,13 @@ impl RuntimeHandle {
     /// fault: report a fault when it begins, not repeatedly while it lasts.
     ///
     /// # Errors
-    /// [`ControlError::Over`]: the job is over, or this supervisor has handed it over.
+    /// Returns [`ControlError::Over`] if the job is over, or if this supervisor has handed it over.
     pub async fn report_fault(&self, fault: Fault) -> Result<(), ControlError> {
         self.request(Request::Fault(Box::new(fault))).await
     }
 
-    /// Subscribes to all events from now on. Meant for dashboards and operators: a missed event changes no decision.
+    /// Returns a receiver of all events of the job from now on. At most [`EVENTS_KEPT`] events wait for the receiver.
+    /// Events are meant for dashboards and operators: a missed event changes no decision.
     #[must_use]
     pub fn events(&self) -> broadcast::Receiver<Arc<TimestampedEvent>> {
         self.events.subscribe()

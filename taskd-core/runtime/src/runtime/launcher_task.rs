@@ -16,7 +16,7 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
-/// Maximum number of commands of a supervisor that wait for its launcher. Beyond it, a further command fails
+/// Maximum number of commands of a supervisor that wait for its launcher at one time. A further command fails
 /// immediately, as if the launcher were unreachable.
 pub const LAUNCHER_QUEUE_MAX: usize = 4096;
 

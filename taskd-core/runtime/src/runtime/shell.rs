@@ -35,7 +35,7 @@ const URGENT_MAX: usize = 1024;
 /// Default actor of a handle's orders.
 const HOST: Name = Name::new("host");
 
-/// Time limit of handing a job over (see [`RuntimeHandle::detach`]).
+/// Maximum duration of handing a job over to a later supervisor (see [`RuntimeHandle::detach`]).
 pub const HAND_OVER_WITHIN: Duration =
     Duration::from_secs(2 * FINISH_WITHIN.as_secs() + DETACH_WITHIN.as_secs() + CLOSE_WITHIN.as_secs());
 

@@ -14,7 +14,7 @@ use tokio_util::sync::CancellationToken;
 /// Reason that the log records for the stop, and for the checkpoint before it.
 const LEAVING: &str = "the supervisor was asked to leave";
 
-/// What happens to the job when its supervisor shuts down. No mode draws on the recovery budget.
+/// What happens to the job when its supervisor shuts down. No mode takes a token from the recovery budget.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ShutdownMode {
     /// The job continues training, and waits for the next supervisor to attach (see [`RuntimeHandle::detach`]).
@@ -52,8 +52,8 @@ impl RuntimeHandle {
     /// [`Runtime::run_with_signals`].
     ///
     /// # Errors
-    /// [`ControlError::Refused`] if the job cannot be handed over. The job then continues and can still be stopped.
-    /// [`ControlError::Over`].
+    /// Returns [`ControlError::Refused`] if the job cannot be handed over. The job then continues and can still be
+    /// stopped. Returns [`ControlError::Over`] if the job is over, or if this supervisor has handed it over.
     pub async fn shutdown(&self, how: ShutdownMode) -> Result<(), ControlError> {
         match how {
             ShutdownMode::Detach { keep } => self.detach(keep).await,

@@ -25,10 +25,10 @@ impl Runtime {
     /// tokio keeps its signal handlers installed.
     ///
     /// # Errors
-    /// The system's error if a signal handler cannot be installed. The job has not been started then.
+    /// Returns the system's error if a signal handler cannot be installed. In that case, the job has not been started.
     ///
     /// # Panics
-    /// If called outside a tokio runtime with I/O enabled.
+    /// Panics if called outside a tokio runtime with I/O enabled.
     pub async fn run_with_signals(self, how: ShutdownMode) -> io::Result<JobReport> {
         let mut signals = Signals::listen()?;
         let handle = self.handle();

@@ -132,7 +132,8 @@ impl Secrets {
     /// to each order the job's own two lists of names: those whose values are secret, and those whose values are not.
     ///
     /// # Errors
-    /// [`MissingSecrets`] if the job has no value for a placeholder: then no process may be started.
+    /// Returns [`MissingSecrets`] if the job has no value for a placeholder. In that case, the caller must start no
+    /// process.
     pub fn put_back(&self, batch: &StartBatch) -> Result<StartBatch, MissingSecrets> {
         let mut missing = BTreeSet::new();
         let mut last: Option<(&Arc<WorkerSpec>, Arc<WorkerSpec>)> = None; // thousands of ranks share one program
@@ -190,7 +191,7 @@ fn mark(name: &str) -> String {
     format!("{MARK}:{}>", name.replace(['<', '>'], "?"))
 }
 
-/// Values that neither the log nor this supervisor's job contains.
+/// Error of [`Secrets::put_back`]: the job of this supervisor has no value for some placeholders in a start order.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "the log does not keep secrets, and this supervisor's job has no value for {}: give it the variables and arguments that the \

@@ -8,7 +8,8 @@ use std::collections::VecDeque;
 use std::io;
 use std::sync::Arc;
 
-/// Maximum number of records that one call of `Drain::take` takes from each thread.
+/// Maximum number of records that one call of [`Drain::take`] takes from each thread of the recording process. Further
+/// records stay in the process's memory until the next call.
 pub const THREAD_RECORDS_MAX: u64 = 4096;
 /// Maximum number of threads remembered per ring, if several threads used the ring in turn.
 const OWNERS_MAX: usize = 8;
@@ -119,7 +120,8 @@ impl Drain {
     /// Creates a drain that continues after the last committed record.
     ///
     /// # Errors
-    /// If the memory comes from another machine or an earlier boot: the times of its records are then unknown.
+    /// Returns an error if the memory comes from another machine or an earlier boot, because the times of its records
+    /// are then unknown.
     pub fn new(recording: RecorderReader, origin: Origin) -> io::Result<Drain> {
         let (anchor, unix_nanos) = recording.begun();
         let line = recording.time_line().ok_or_else(|| {
@@ -152,8 +154,8 @@ impl Drain {
     /// reports the losses from before this reader.
     ///
     /// # Errors
-    /// If the memory of a thread's records cannot be mapped and no other thread has records. No record is lost: the
-    /// next call, or the next reader, takes these records.
+    /// Returns an error if the memory of a thread's records cannot be mapped and no other thread has records. No record
+    /// is lost: the next call, or the next reader, takes these records.
     pub fn take(&mut self) -> io::Result<Drained> {
         let before = self.recording.clock().anchor();
         let taken = &mut self.taken;
@@ -179,7 +181,8 @@ impl Drain {
     /// their space again.
     ///
     /// # Errors
-    /// If another reader takes records of this process as well: one of the two readers should end.
+    /// Returns an error if another reader takes records of this process as well. One of the two readers should then
+    /// end.
     pub fn commit(&mut self) -> io::Result<()> {
         self.recording.commit()
     }

@@ -12,13 +12,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use tokio::sync::mpsc;
 
-/// Maximum number of facts about a vendor's probes that wait for their `ProbeSource`. Facts beyond it are dropped
-/// and counted.
+/// Maximum number of facts that a [`ProbeSource`] holds until its `next` is called. Further facts are dropped and
+/// counted.
 pub const FACTS_MAX: usize = 4096;
 /// Maximum number of processes whose counters are remembered.
 const PROCESSES_MAX: usize = 4096;
 
-/// Names in the trace records that a vendor's probe writes about itself, and the facts that result from them.
+/// Describes the trace records that a vendor's probe writes about itself: the names in them, and the facts that result
+/// from them.
 #[derive(Clone, Debug)]
 pub struct ProbeFormat {
     /// Name of the trace source that delivers the facts about the probe.

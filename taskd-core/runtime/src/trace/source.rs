@@ -70,13 +70,15 @@ pub trait TraceSource: Send {
     /// Returns the next batch of facts; `None` at the end.
     ///
     /// # Errors
-    /// [`SourceError`] if this batch could not be obtained; the source continues.
+    /// Returns [`SourceError`] if the source could not obtain this batch. The source continues: `next` can be called
+    /// again.
     async fn next(&mut self) -> Option<Result<TraceBatch, SourceError>>;
 
-    /// Answers a detector's probe about one domain.
+    /// Answers a detector's probe (a request for evidence) about one domain.
     ///
     /// # Errors
-    /// [`SourceError::Unsupported`] (the default) for a probe that `info().probes` does not name.
+    /// Returns [`SourceError::Unsupported`] if `info().probes` does not name the probe. The default implementation
+    /// returns this error for every probe.
     async fn collect(&mut self, _ask: &Probe, _about: &Domain) -> Result<ProbeResult, SourceError> {
         Err(SourceError::Unsupported)
     }
@@ -131,13 +133,14 @@ impl fmt::Debug for dyn TraceSource + '_ {
     }
 }
 
-/// Description that a source gives of itself.
+/// Description of a trace source (name, queue and probes), as the source itself states it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct SourceInfo {
     /// Name of the source, unique among the runtime's sources.
     pub name: Name,
-    /// Version of the source's implementation; a replay recognises by it that the source has another version.
+    /// Version of the source's implementation. The log contains it, so that a replay can detect that the source has
+    /// changed.
     pub version: Name,
     /// True if the source is a stand-in for absent hardware, such as a simulation. Shown wherever the source is shown.
     pub stand_in: bool,
@@ -221,7 +224,7 @@ impl TraceBatch {
     }
 }
 
-/// Reasons why a source could not deliver facts or answer a probe.
+/// Error of a trace source that could not deliver facts or answer a probe.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum SourceError {

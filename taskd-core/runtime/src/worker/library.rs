@@ -32,7 +32,7 @@ pub const LIBTASKD: Library = Library::new("libtaskd", include_bytes!(concat!(en
 /// already. Returns the path of the file.
 ///
 /// # Errors
-/// If this program was built without the library, or there is no place to write it.
+/// Returns an error if this program was built without the library, or there is no place to write it.
 pub fn unpack() -> io::Result<PathBuf> {
     LIBTASKD.unpack()
 }
@@ -41,7 +41,7 @@ pub fn unpack() -> io::Result<PathBuf> {
 /// symbol does. Only the first 256 MiB of the file are searched.
 ///
 /// # Errors
-/// If the file cannot be read.
+/// Returns an error if the file cannot be read.
 #[doc(hidden)]
 pub fn has_symbol(path: &Path, name: &str) -> io::Result<bool> {
     let (mut bytes, name) = (Vec::new(), [name.as_bytes(), b"\0"].concat());
@@ -74,7 +74,7 @@ impl Library {
     /// path of the file.
     ///
     /// # Errors
-    /// If this program was built without the library, or there is no place to write it.
+    /// Returns an error if this program was built without the library, or there is no place to write it.
     pub fn unpack(&self) -> io::Result<PathBuf> {
         if self.bytes.is_empty() {
             return Err(io::Error::other(format!(

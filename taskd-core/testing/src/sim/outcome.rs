@@ -284,7 +284,7 @@ pub enum Violation {
         /// Number of steps that the training program has.
         steps: u64,
     },
-    /// The simulation itself was insufficient: it injected too few faults, or faults of too few kinds.
+    /// The simulation itself tested too little: it injected too few faults, or faults of too few kinds.
     #[error("only {faults} faults of {kinds} kinds struck")]
     TooQuiet {
         /// Number of faults that were injected.
@@ -336,7 +336,8 @@ impl Violation {
 pub struct Outcome {
     /// The seed of the random numbers that determine the simulated job and its faults.
     pub seed: u64,
-    /// The first invariant that was broken, with the job time at which this was found; `None` if none was broken.
+    /// The first broken invariant, with the job time at which the simulation found it broken; `None` if no invariant
+    /// was broken.
     pub violation: Option<(JobTime, Violation)>,
     /// The number of ranks of the job.
     pub ranks: u32,

@@ -22,7 +22,7 @@ use std::process::ExitCode;
 /// ```
 ///
 /// # Panics
-/// If the test panics.
+/// Panics if the test panics.
 pub fn guarded_test(name: &str, test: impl AsyncFnOnce()) -> ExitCode {
     guard::init();
     let arguments: Vec<String> = std::env::args().skip(1).collect();

@@ -96,7 +96,7 @@ impl Timeline {
         (0..HAPPENINGS).fold(Timeline::of_ranks(ranks), |timeline, _| happen(&mut rng, timeline))
     }
 
-    /// Appends a period without observations to the timeline.
+    /// Appends a period of the length `silence` without observations.
     #[must_use]
     pub fn wait(mut self, silence: Duration) -> Timeline {
         self.view.now = self.view.now + silence;

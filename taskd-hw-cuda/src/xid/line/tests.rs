@@ -75,12 +75,12 @@ fn every_published_form_is_read() {
 
 /// A message over three lines, with the prefix that a log reader adds to each.
 fn fallen(before: [&str; 3]) -> Vec<String> {
-    let says = [
+    let texts = [
         "NVRM: The NVIDIA GPU 0000:b3:00.0",
         "NVRM: (PCI ID: 10de:26b5) installed in this system has",
         "NVRM: fallen off the bus and is not responding to commands.",
     ];
-    before.into_iter().zip(says).map(|(before, says)| format!("{before}{says}")).collect()
+    before.into_iter().zip(texts).map(|(before, text)| format!("{before}{text}")).collect()
 }
 
 #[test]
@@ -96,10 +96,10 @@ fn a_message_over_several_lines_is_one_however_it_comes() {
     // As shown by dmesg and journalctl, as three lines of the kernel's or syslog's log, and inside of one line.
     let stamped = "May  6 00:38:27 host kernel: [ 1712.308145] ";
     for before in [["[ 1712.308145] ", "               ", "               "], ["[ 1712.308145] "; 3], [stamped; 3]] {
-        let (said, mut lines) = (fallen(before), Lines::default());
-        let found: Vec<_> = said.iter().map(|line| lines.take(line)).collect();
+        let (message, mut lines) = (fallen(before), Lines::default());
+        let found: Vec<_> = message.iter().map(|line| lines.take(line)).collect();
         assert_eq!(found, [None, None, Some(expected.clone())]);
-        assert_eq!(Line::parse(&said.join("\n")), Some(expected.clone()));
+        assert_eq!(Line::parse(&message.join("\n")), Some(expected.clone()));
     }
     for end in ["\\x0a", "#012", "\r\n"] {
         let record = format!("3,1042,1712308145,-;{}", fallen([""; 3]).join(end));
@@ -111,17 +111,17 @@ fn a_message_over_several_lines_is_one_however_it_comes() {
 
 #[test]
 fn a_gpu_of_another_message_or_of_long_ago_is_not_blamed() {
-    let said = fallen([""; 3]);
+    let message = fallen([""; 3]);
     let mut lines = Lines::default();
-    assert_eq!(lines.take(&said[2]).map(|line| line.pci), Some(None), "its beginning was not read");
-    assert_eq!(lines.take(&said[0]), None);
+    assert_eq!(lines.take(&message[2]).map(|line| line.pci), Some(None), "its beginning was not read");
+    assert_eq!(lines.take(&message[0]), None);
     let other = "NVRM: Xid (PCI:0000:3b:00): 79, pid=1, name=a, GPU has fallen off the bus.";
-    assert_eq!(lines.take(other).unwrap().pci, pci("0000:3b:00"), "it says itself of which GPU it is");
-    assert_eq!(lines.take(&said[2]).unwrap().pci, pci("0000:b3:00"));
-    assert_eq!(lines.take(&said[2]).unwrap().pci, None, "each beginning has one end");
-    lines.take(&said[0]);
+    assert_eq!(lines.take(other).unwrap().pci, pci("0000:3b:00"), "the line names its own GPU");
+    assert_eq!(lines.take(&message[2]).unwrap().pci, pci("0000:b3:00"));
+    assert_eq!(lines.take(&message[2]).unwrap().pci, None, "each beginning has one end");
+    lines.take(&message[0]);
     (0..MESSAGE_LINES_MAX).for_each(|_| drop(lines.take("usb 1-1: new device")));
-    assert_eq!(lines.take(&said[2]).unwrap().pci, None);
+    assert_eq!(lines.take(&message[2]).unwrap().pci, None);
 }
 
 #[test]
@@ -130,7 +130,7 @@ fn lines_without_a_valid_xid_are_ignored() {
         "",
         "NVRM: loading NVIDIA UNIX x86_64 Kernel Module  535.104.05",
         "NVRM: Xid error: xyz, invalid data",
-        "Xid (PCI:0000:3b:00): 79, somebody talks about it",
+        "Xid (PCI:0000:3b:00): 79, quoted in another text",
         "NVRM: Xid (PCI:0000:3b:00) 79",
         "NVRM: Xid (PCI:0000:3b:00): , nothing",
         "NVRM: Xid (PCI:0000:3b:00): 99999999999999999999, too much",

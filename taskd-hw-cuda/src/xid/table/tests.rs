@@ -68,8 +68,8 @@ fn a_users_entries_replace_and_add_or_nothing_is_taken() {
 #[test]
 fn invalid_entries_are_refused_with_their_location() {
     let refused = |entries: &str| {
-        let told = XidTable::empty().extend_from(&format!("{{\"xids\": [{entries}]}}")).expect_err("refused");
-        told.to_string()
+        let error = XidTable::empty().extend_from(&format!("{{\"xids\": [{entries}]}}")).expect_err("refused");
+        error.to_string()
     };
     let two = r#"{"xid": 5, "name": "a", "action": "ignore"}, {"xid": 5, "name": "b", "action": "ignore"}"#;
     assert!(refused(two).contains("$.xids[1].xid: Xid 5 is already at $.xids[0]"));
@@ -84,10 +84,10 @@ fn invalid_entries_are_refused_with_their_location() {
 fn table_beyond_entry_or_size_bounds_is_refused() {
     let many: Vec<String> =
         (1..=ENTRIES_MAX + 1).map(|xid| format!(r#"{{"xid":{xid},"name":"n","action":"ignore"}}"#)).collect();
-    let told = XidTable::empty().extend_from(&format!("{{\"xids\":[{}]}}", many.join(","))).unwrap_err();
-    assert!(told.to_string().contains("more than 4096 entries"), "{told}");
-    let told = XidTable::empty().extend_from(&" ".repeat(BYTES_MAX + 1)).unwrap_err();
-    assert!(told.to_string().contains("at most"), "{told}");
+    let error = XidTable::empty().extend_from(&format!("{{\"xids\":[{}]}}", many.join(","))).unwrap_err();
+    assert!(error.to_string().contains("more than 4096 entries"), "{error}");
+    let error = XidTable::empty().extend_from(&" ".repeat(BYTES_MAX + 1)).unwrap_err();
+    assert!(error.to_string().contains("at most"), "{error}");
 }
 
 #[test]
@@ -97,8 +97,8 @@ fn a_file_is_a_table_too() {
     std::fs::write(&file, BUILT_IN).unwrap();
     table.extend_from_file(file.path()).unwrap();
     assert_eq!(table, XidTable::built_in());
-    let told = table.extend_from_file(std::path::Path::new("/no/such/table")).unwrap_err();
-    assert!(told.to_string().contains("/no/such/table"), "{told}");
+    let error = table.extend_from_file(std::path::Path::new("/no/such/table")).unwrap_err();
+    assert!(error.to_string().contains("/no/such/table"), "{error}");
 }
 
 #[test]
@@ -108,9 +108,9 @@ fn an_empty_table_and_a_byte_order_mark_are_named() {
     let mark = "begins with a byte-order mark of UTF-8: save it as UTF-8 without one";
     for (text, why) in [("", "is empty"), ("\u{feff}{}", mark)] {
         std::fs::write(&file, text).unwrap();
-        let told = XidTable::empty().extend_from_file(file.path()).unwrap_err().to_string();
-        assert_eq!(told, format!("no table of Xids: {path} {why}"));
-        let told = XidTable::empty().extend_from(text).unwrap_err().to_string();
-        assert_eq!(told, format!("no table of Xids: it {why}"));
+        let error = XidTable::empty().extend_from_file(file.path()).unwrap_err().to_string();
+        assert_eq!(error, format!("no table of Xids: {path} {why}"));
+        let error = XidTable::empty().extend_from(text).unwrap_err().to_string();
+        assert_eq!(error, format!("no table of Xids: it {why}"));
     }
 }

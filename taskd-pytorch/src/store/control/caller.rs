@@ -29,30 +29,31 @@ pub enum ControlError {
         /// The operating system's error.
         source: io::Error,
     },
-    /// The store has another version of the protocol.
+    /// The store speaks another version of the control protocol than this program.
     #[error(
         "the store has version {theirs} of the control protocol, this program {PROTOCOL}: use one release for both"
     )]
     Protocol {
-        /// The version of the control protocol that the store has.
+        /// The version of the control protocol that the store speaks.
         theirs: u32,
     },
-    /// The store refuses the call; the field is the reason.
+    /// The store has refused the call; the field is the reason.
     #[error(transparent)]
     Refused(#[from] Refusal),
-    /// The connection to the store is closed.
+    /// The connection to the store was closed or is broken, or the store sent an invalid answer. The field is the
+    /// cause.
     #[error("the connection to the store is closed ({0}): the store has ended, or accepts only its own user")]
     Lost(#[from] io::Error),
-    /// The store has not answered within this time.
+    /// The store has not answered within the time in the field, 10 s.
     #[error("the store has not answered within {} s: it is stopped, or the machine is overloaded", .0.as_secs())]
     NoAnswer(Duration),
 }
 
 /// A connection to the control socket of a store's process.
 ///
-/// A connection carries one call at a time. After an error other than [`ControlError::Refused`] it is unusable:
-/// connect again. The store may have carried out the failed call; [`stats`](StoreControl::stats) shows whether it
-/// has.
+/// A connection carries one call at a time. After an error other than [`ControlError::Refused`] the connection is
+/// unusable: connect again. The store may nevertheless have carried out the failed call; the generations that
+/// [`stats`](StoreControl::stats) returns show it.
 ///
 /// ```no_run
 /// use std::net::TcpListener;
@@ -79,7 +80,9 @@ impl StoreControl {
     /// Connects to the control socket at this path.
     ///
     /// # Errors
-    /// No store listens there, the store has another version of the control protocol, or it belongs to another user.
+    /// Returns [`ControlError::Connect`] if no store listens at the path or the caller may not connect to it,
+    /// [`ControlError::Protocol`] if the store speaks another version of the control protocol, and
+    /// [`ControlError::Lost`] if the store closes the connection, for example because it runs as another user.
     pub async fn connect(path: impl AsRef<Path>) -> Result<StoreControl, ControlError> {
         let path = path.as_ref();
         let stream = UnixStream::connect(path).await;
@@ -99,11 +102,13 @@ impl StoreControl {
         self.pid
     }
 
-    /// Makes the store serve a generation of ranks at this listener. Once the store has answered, it serves the
-    /// clients, including those that connected earlier and have waited. The caller's copy of the listener is closed.
+    /// Adds a generation of ranks to the store. The generation's clients connect to `listener`, whose file descriptor
+    /// is passed to the store; the caller's copy is closed. When the call returns, the store serves the generation,
+    /// including clients that had connected to `listener` before.
     ///
     /// # Errors
-    /// The store refuses ([`ControlError::Refused`], with the reason), or the store is not available.
+    /// Returns [`ControlError::Refused`], with the reason, if the store refuses the generation, and another
+    /// [`ControlError`] if the store cannot be reached or does not answer within 10 s.
     pub async fn serve(&mut self, generation: Generation, listener: TcpListener) -> Result<(), ControlError> {
         match self.call(Call::Serve { generation }, Some(listener.as_fd())).await? {
             Answer::Served => Ok(()),
@@ -111,11 +116,12 @@ impl StoreControl {
         }
     }
 
-    /// Retires a generation of ranks: the store closes its listener and clients, and drops its keys. The store never
-    /// serves this generation again. Returns false if the store was not serving it.
+    /// Retires a generation of ranks: the store closes the generation's listener and clients, and drops its keys. The
+    /// store refuses to serve this generation, or an earlier one, again. Returns false if the store was not serving the
+    /// generation.
     ///
     /// # Errors
-    /// The store is not available.
+    /// Returns [`ControlError`] if the store cannot be reached or does not answer within 10 s.
     pub async fn retire(&mut self, generation: Generation) -> Result<bool, ControlError> {
         match self.call(Call::Retire { generation }, None).await? {
             Answer::Retired { was_served } => Ok(was_served),
@@ -126,7 +132,7 @@ impl StoreControl {
     /// Returns the store's statistics: counters since its start, and its present generations, clients and memory.
     ///
     /// # Errors
-    /// The store is not available.
+    /// Returns [`ControlError`] if the store cannot be reached or does not answer within 10 s.
     pub async fn stats(&mut self) -> Result<Stats, ControlError> {
         match self.call(Call::Stats, None).await? {
             Answer::Stats(stats) => Ok(*stats),

@@ -65,7 +65,7 @@ pub(super) enum Answer {
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Refusal {
-    /// The store serves the generation already.
+    /// The store already serves the generation that was to be added.
     #[error("generation {} is served already, at {address}: retire it first, or use it", .generation.0)]
     AlreadyServed {
         /// The generation that was to be served.
@@ -73,22 +73,22 @@ pub enum Refusal {
         /// The address of the listener at which the generation is served already.
         address: String,
     },
-    /// This generation, or a newer one, was retired before; the store never serves it again.
+    /// The generation, or a newer one, was retired before. The store does not serve such a generation again.
     #[error("generation {} is over, because {} was retired: serve a newer one", .generation.0, .newest.0)]
     Retired {
         /// The generation that was to be served.
         generation: Generation,
-        /// The newest generation that was retired; neither it nor any before it can be served again.
+        /// The newest generation that was retired; only newer ones can be added.
         newest: Generation,
     },
-    /// The store serves its maximum number of generations already:
+    /// The store already serves the maximum number of generations,
     /// [`Limits::generations`](super::super::Limits::generations).
     #[error("{limit} generations are served, and that is the limit: retire one first")]
     TooMany {
-        /// The maximum number of generations.
+        /// The maximum number of generations that the store serves at one time.
         limit: usize,
     },
-    /// The socket that was passed with the call cannot be used as the generation's listener.
+    /// The socket that was passed for the generation is not a listening TCP socket.
     #[error("the socket for generation {} {why}: pass a TCP socket that is bound and listens", .generation.0)]
     NotAListener {
         /// The generation that was to be served.
@@ -96,7 +96,7 @@ pub enum Refusal {
         /// The reason why the socket cannot be used.
         why: String,
     },
-    /// No listening socket was passed with the call.
+    /// The caller passed no socket over the control socket with the call to serve the generation.
     #[error("no socket was passed with the call to serve generation {}: pass its listener (SCM_RIGHTS)", .generation.0)]
     NoListener {
         /// The generation that was to be served.

@@ -59,8 +59,8 @@ struct Seat {
     user: u32,
 }
 
-/// A server that has one store per generation of ranks and speaks the protocol of torch's `TCPStore`. Its owner
-/// calls [`turn`](Server::turn) in a loop; each call waits once for events, and handles those that are ready.
+/// A server that has one store per generation of ranks and speaks the protocol of torch's `TCPStore`. The program calls
+/// [`turn`](Server::turn) in a loop; each call waits once for network events and handles those that have arrived.
 ///
 /// ```no_run
 /// use std::net::TcpListener;
@@ -110,7 +110,8 @@ impl Server {
     /// Creates a server that serves no generation of ranks yet.
     ///
     /// # Errors
-    /// These limits are invalid, or the operating system has no file descriptor left.
+    /// Returns an error of kind `InvalidInput` if a limit is too small ([`Limits::check`]), and the operating system's
+    /// error if epoll cannot be set up, for example because no file descriptor is left.
     pub fn new(limits: Limits) -> io::Result<Server> {
         Self::checked(limits).map_err(|error| match error {
             NewError::System(error) => error,
@@ -145,11 +146,12 @@ impl Server {
         })
     }
 
-    /// Serves a generation of ranks at this listener. The generation has its own keys and clients.
+    /// Adds a generation of ranks, whose clients connect to `listener`. The generation has its own keys and clients.
     ///
     /// # Errors
-    /// The generation is already served or retired, the server has its maximum number of generations, or the socket is
-    /// not listening. The server is unchanged then.
+    /// Returns [`Refusal`] if the generation is already served, if this generation or a newer one was retired, if the
+    /// server has its maximum number of generations, or if `listener` is not a listening TCP socket or cannot be
+    /// watched. The server then serves the same generations as before.
     pub fn serve(&mut self, generation: Generation, listener: TcpListener) -> Result<(), Refusal> {
         if let Some(host) = self.hosts.iter().flatten().find(|host| host.generation == generation) {
             return Err(Refusal::AlreadyServed { generation, address: host.address.clone() });
@@ -179,8 +181,9 @@ impl Server {
         Ok(())
     }
 
-    /// Retires a generation of ranks: no client can connect to it any more, its clients are closed, and its keys are
-    /// dropped. The server never serves this generation, or one before it, again. Returns false if it was not served.
+    /// Retires a generation of ranks: closes its listener and its clients, and drops its keys. Afterwards
+    /// [`serve`](Server::serve) refuses this generation and all earlier ones; earlier generations that are served now
+    /// stay. Returns false if the generation was not served.
     pub fn retire(&mut self, generation: Generation) -> bool {
         self.newest_retired = self.newest_retired.max(Some(generation));
         let Some(slot) = self.hosts.iter().position(|host| host.as_ref().is_some_and(|h| h.generation == generation))
@@ -225,10 +228,11 @@ impl Server {
         }
     }
 
-    /// Waits for events for `timeout` at most, and serves all clients that are ready.
+    /// Waits for network events for `timeout` at most, or without a limit if `timeout` is `None`. Then accepts new
+    /// connections, carries out the requests that have arrived, and sends answers.
     ///
     /// # Errors
-    /// The operating system cannot wait for events. The actions of a client never cause an error here.
+    /// Returns the operating system's error if waiting for events fails. No action of a client causes an error.
     pub fn turn(&mut self, timeout: Option<Duration>) -> io::Result<()> {
         let mut events = std::mem::take(&mut self.events);
         let waited = self.poller.wait(self.until_silence(timeout), &mut events);

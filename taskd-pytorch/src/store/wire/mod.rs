@@ -21,44 +21,46 @@ pub(super) const READY: u8 = 0;
 /// See [`READY`].
 pub(super) const NOT_READY: u8 = 1;
 
-/// Type of a client's request to the store. Its number is the first byte of the request.
+/// Type of a client's request to the store. The type's number is the first byte of the request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[repr(u8)]
 pub enum Query {
-    /// Identifies the sender as a client: the first request on every connection.
+    /// Identifies the sender as a client. It is the first request on every connection, and has no answer.
     Validate = 0,
     /// Sets the value of a key. The store sends no answer.
     Set = 1,
-    /// Sets the value of a key if the key has the expected value.
+    /// Sets the value of a key if the key has the expected value, or if the key is missing and the expected value is
+    /// empty. Returns the value that the key then has; for a missing key that was not set, the expected value.
     CompareSet = 2,
-    /// Returns the value of a key.
+    /// Returns the value of a key; an empty value if the key is missing.
     Get = 3,
-    /// Adds a number to the value of a key, which the store keeps as decimal text.
+    /// Adds a number to the value of a key, which the store keeps as decimal text, and returns the sum. A missing key
+    /// counts as 0.
     Add = 4,
-    /// Returns whether all keys in the request are present.
+    /// Returns true if all keys in the request are present. A key is present if it has a value or a queue with values.
     Check = 5,
     /// Waits for keys: the store answers once all keys in the request are present.
     Wait = 6,
     /// Returns the number of keys of the client's generation that have a value.
     NumKeys = 7,
-    /// Removes a key.
+    /// Removes the value of a key, and returns the number of values removed, 0 or 1.
     DeleteKey = 8,
-    /// Appends bytes to the value of a key. The store sends no answer.
+    /// Appends bytes to the value of a key; a missing key is set. The store sends no answer.
     Append = 9,
     /// Returns the values of several keys.
     MultiGet = 10,
     /// Sets the values of several keys. The store sends no answer.
     MultiSet = 11,
-    /// Cancels the client's wait for keys.
+    /// Cancels the client's wait for keys; the store confirms it.
     CancelWait = 12,
-    /// Tests the connection: the store answers with the number in the request.
+    /// Tests the connection: the store answers with the four bytes that the request contains.
     Ping = 13,
-    /// Appends a value to a queue. The store sends no answer.
+    /// Appends a value to the end of the queue of a key. The store sends no answer.
     QueuePush = 14,
-    /// Removes the first value of a queue and returns it.
+    /// Removes the oldest value from the queue of a key, and returns it after the number of values that the queue had.
     QueuePop = 15,
-    /// Returns the number of values in a queue.
+    /// Returns the number of values in the queue of a key.
     QueueLen = 16,
 }
 
@@ -68,7 +70,7 @@ impl Query {
         matches!(self, Query::Validate | Query::Set | Query::Append | Query::MultiSet | Query::QueuePush)
     }
 
-    /// All types of requests, by number.
+    /// All types of requests, in the order of their numbers.
     pub const ALL: [Query; 17] = [
         Query::Validate,
         Query::Set,

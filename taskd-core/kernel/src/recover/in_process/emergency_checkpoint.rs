@@ -47,10 +47,10 @@ const REQUEST_TAKES: Duration = Duration::from_secs(30);
 /// - If an [operator requested it](crate::kernel::Order::Checkpoint) and no rank is lost, the job continues with
 ///   `join`, `sync-state`, `resume`, even if nothing could be saved; the order is then reported as not granted.
 /// - A survivor that does not answer `abort` in time saves no shard.
-/// - Refuses if the job names no checkpoint directory
-///   ([`Policy::checkpoint_dir`](crate::job::Policy::checkpoint_dir)), if no replica of some rank can save, or if
-///   the following restart could not succeed: no host for the ranks, or a broken program.
-/// - Fails between stages if no step's state is available for all ranks, or a shard could not be written.
+/// - The strategy refuses if the job names no checkpoint directory
+///   ([`Policy::checkpoint_dir`](crate::job::Policy::checkpoint_dir)), if no replica of some rank can save, or if the
+///   following restart could not succeed: no host for the ranks, or a broken program.
+/// - The recovery fails between stages if no step's state is available for all ranks, or a shard could not be written.
 #[derive(Clone, Copy, Debug)]
 pub struct EmergencyCheckpoint {
     then: Then,

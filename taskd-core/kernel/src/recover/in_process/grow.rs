@@ -20,10 +20,11 @@ const DOWNTIME: Duration = Duration::from_millis(200);
 /// where there is room. The other ranks keep their processes and send their state to them.
 ///
 /// - Stages: those of [`Recover`](super::Recover). The recovery does not count as a restart.
-/// - An operator or a detector has to advise it, for example [`ShrunkDetector`](crate::detect::ShrunkDetector)
-///   after some time.
-/// - Refuses if no rank is absent, if a rank is lost (its recovery comes first), if a member has no control link,
-///   if the absent ranks do not all find a place, and if no rank has a copy of the state that they need.
+/// - An operator or a detector has to advise this strategy, for example
+///   [`ShrunkDetector`](crate::detect::ShrunkDetector) after some time.
+/// - The strategy refuses if no rank is absent, if a rank is lost (its recovery comes first), if a member has no
+///   control link, if the absent ranks do not all find a place, and if no rank has a copy of the state that the absent
+///   ranks need.
 #[derive(Clone, Copy, Debug)]
 pub struct Grow {
     limits: Limits,

@@ -25,11 +25,12 @@ const NO_OTHER_HOST: &str = "there is no other host";
 ///   and ranks that are behind copy from a replica with the newest committed step), `resume`.
 /// - [`in_place`](Recover::in_place) starts lost ranks on their hosts, [`elsewhere`](Recover::elsewhere) on others.
 /// - The rendezvous service is started as well, if it is missing.
-/// - Refuses if no rank is lost, if the program itself is broken, if a survivor has no control link or would stay
-///   on a broken host, if another service is missing, if a lost rank finds no place, if no replica of a lost rank
-///   is left, and if the state of a lost rank is [sharded](crate::state::ControlLink::sharded) (no other rank has a
-///   copy).
-/// - Fails between stages if no replica has the state of one whole step: the next strategy then needs a checkpoint.
+/// - The strategy refuses if no rank is lost, if the program itself is broken, if a survivor has no control link or
+///   would stay on a broken host, if another service is missing, if a lost rank finds no place, if no replica of a lost
+///   rank is left, and if the state of a lost rank is [sharded](crate::state::ControlLink::sharded) (no other rank has
+///   a copy).
+/// - The recovery fails between stages if no replica has the state of one whole step: the next strategy then needs a
+///   checkpoint.
 #[derive(Clone, Copy, Debug)]
 pub struct Recover {
     in_place: bool,

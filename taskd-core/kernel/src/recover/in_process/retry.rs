@@ -25,10 +25,11 @@ const DOWNTIME: Duration = Duration::from_millis(100);
 /// - Stages: `abort`, `join`, `sync-state` (ranks whose step was aborted during the optimizer's update, and ranks
 ///   that are a step behind, copy the state of a replica), `resume`.
 /// - A lost rendezvous service is started again; it is the only new process.
-/// - Refuses if a rank is lost, if a rank has no control link, if another service is missing, if ranks would stay
-///   on a broken host, and if no rank has reported a failed step: a rank that is only slow would be slow again.
-/// - Fails between stages if a rank that has to copy state has no replica, for example after the update of a
-///   sharded optimizer was aborted.
+/// - The strategy refuses if a rank is lost, if a rank has no control link, if another service is missing, if ranks
+///   would stay on a broken host, and if no rank has reported a failed step: a rank that is only slow would be slow
+///   again.
+/// - The recovery fails between stages if a rank that has to copy state has no replica, for example after the update of
+///   a sharded optimizer was aborted.
 #[derive(Clone, Copy, Debug)]
 pub struct Retry {
     limits: Limits,

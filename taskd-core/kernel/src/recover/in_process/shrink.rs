@@ -36,11 +36,11 @@ const DOWNTIME: Duration = Duration::from_secs(1);
 ///   supports it.
 /// - A restart with all ranks is tried first: the strategy refuses while the lost ranks have a place and a restart
 ///   may be tried, unless it is set to come [before](Shrink::before_restart) a restart.
-/// - Refuses if no rank is lost, if fewer than [`Policy::min_ranks`](crate::job::Policy::min_ranks) ranks would
-///   remain, if no complete replica of the model would remain, and for the reasons of [`Recover`](super::Recover):
-///   no control link, a broken program, a missing service.
-/// - Refuses if a survivor holds state that is sharded over the ranks, because the lost rank's shard is gone. If
-///   the survivors report this only during the recovery, it fails between stages.
+/// - The strategy refuses if no rank is lost, if fewer than [`Policy::min_ranks`](crate::job::Policy::min_ranks) ranks
+///   would remain, if no complete replica of the model would remain, and for the reasons of
+///   [`Recover`](super::Recover): no control link, a broken program, a missing service.
+/// - The strategy refuses if a survivor holds state that is sharded over the ranks, because the lost rank's shard is
+///   gone. If the survivors report this only during the recovery, the recovery fails between stages.
 #[derive(Clone, Copy, Debug)]
 pub struct Shrink {
     limits: Limits,

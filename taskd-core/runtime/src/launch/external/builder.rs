@@ -54,15 +54,16 @@ impl ExternalProcsBuilder {
         self
     }
 
-    /// Sets the upper bound of rank numbers: a process whose rank is this bound or higher is counted and left out.
-    /// Default: 4096.
+    /// Sets the upper bound of rank numbers: a process whose rank number is this bound or higher is not observed, and
+    /// is counted in [`ranks_out_of_bounds`](super::ExternalCounts::ranks_out_of_bounds). Default: 4096.
     #[must_use]
     pub const fn ranks_max(mut self, ranks: u32) -> ExternalProcsBuilder {
         self.ranks_max = ranks;
         self
     }
 
-    /// Sets the maximum number of processes examined in one scan; the others are counted. Default: 16,384.
+    /// Sets the maximum number of processes that one scan examines; further processes are not examined, and counted in
+    /// [`passed_over`](super::ExternalCounts::passed_over). Default: 16,384.
     #[must_use]
     pub const fn processes_max(mut self, processes: usize) -> ExternalProcsBuilder {
         self.processes_max = processes;
@@ -79,10 +80,10 @@ impl ExternalProcsBuilder {
     /// Makes the first scan for ranks and starts watching them. It is no error if there are no ranks yet.
     ///
     /// # Errors
-    /// Returns [`ExternalError`]; nothing is watched then.
+    /// Returns [`ExternalError`] if the processes cannot be watched. In that case, no process is watched.
     ///
     /// # Panics
-    /// Panics outside a tokio runtime with I/O enabled.
+    /// Panics if called outside a tokio runtime with I/O enabled.
     pub async fn attach(self) -> Result<ExternalProcs, ExternalError> {
         if self.variable.is_empty() || self.variable.contains(['=', '\0']) {
             return Err(ExternalError::Variable(self.variable));
@@ -125,7 +126,8 @@ impl Given {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ExternalError {
-    /// There is no process with the given pid.
+    /// There is no process with the pid that was passed to [`below`](super::ExternalProcs::below) or
+    /// [`of`](super::ExternalProcs::of).
     #[error("there is no process {pid} to watch: give the pid of a running process")]
     NoProcess {
         /// Pid of the process that does not exist.
@@ -134,7 +136,7 @@ pub enum ExternalError {
     /// The list of processes to watch is empty.
     #[error("no process was given: name at least one rank with its process")]
     Nobody,
-    /// The given name of the rank variable is not a valid name of an environment variable; contains the given name.
+    /// The name of the rank variable is not a valid name of an environment variable; contains the invalid name.
     #[error("{0:?} cannot be the name of an environment variable: name the variable with the rank, such as RANK")]
     Variable(String),
     /// The processes to watch cannot be listed.

@@ -78,25 +78,29 @@ pub struct ExternalProcs {
     _follower: JoinSet<()>,
 }
 
-/// Counters of the observation of external processes.
+/// Counters of the observation of external processes, since [`attach`](ExternalProcsBuilder::attach).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ExternalCounts {
-    /// Number of scans for processes.
+    /// Number of completed scans for the ranks of the job.
     pub looks: u64,
-    /// Number of processes skipped because there were more than [`processes_max`](ExternalProcsBuilder::processes_max);
-    /// counted again in every scan.
+    /// Number of processes that a scan did not examine, because it had already examined
+    /// [`processes_max`](ExternalProcsBuilder::processes_max) processes. A process is counted again in every scan that
+    /// does not examine it.
     pub passed_over: u64,
-    /// Number of processes left out because their rank number is not below
-    /// [`ranks_max`](ExternalProcsBuilder::ranks_max).
+    /// Number of found processes that are not observed, because their rank number is
+    /// [`ranks_max`](ExternalProcsBuilder::ranks_max) or higher. Each such process is counted once.
     pub ranks_out_of_bounds: u64,
-    /// Number of processes that were found while another process of their rank was still running.
+    /// Number of processes that a scan found while another process of the same rank was still running. Such a process
+    /// is observed once the other process has ended.
     pub doubles: u64,
-    /// Number of processes whose environment could not be read for lack of permission; counted again in every scan.
+    /// Number of processes whose environment this process has no permission to read, so that their rank is unknown;
+    /// counted again in every scan.
     pub unreadable: u64,
-    /// Number of ranks whose end Linux does not report, so that a scan has to find it.
+    /// Number of observed processes whose end Linux does not report (for example before Linux 5.3), so that repeated
+    /// checks have to find it.
     pub looked_for: u64,
-    /// Number of ended ranks whose exit status is unknown.
+    /// Number of observed processes that have ended and whose exit status is unknown.
     pub ends_unknown: u64,
 }
 
@@ -108,15 +112,15 @@ impl ExternalProcs {
         ExternalProcsBuilder::new(builder::Given::Below(root))
     }
 
-    /// Watches exactly the processes in `pids`, which contains the rank and the process id of each. Processes that
-    /// start later are not searched for.
+    /// Watches exactly the processes in `pids`, a list of pairs of a rank and its process id. Processes that start
+    /// later are not searched for.
     #[must_use]
     pub fn of(pids: impl IntoIterator<Item = (Rank, u32)>) -> ExternalProcsBuilder {
         ExternalProcsBuilder::new(builder::Given::Named(pids.into_iter().collect()))
     }
 
-    /// Watches the ranks in the cgroup with this directory, such as a container's (`/sys/fs/cgroup/...`), without its
-    /// child cgroups.
+    /// Watches the ranks among the processes of the cgroup whose directory is `dir`, such as a container's
+    /// (`/sys/fs/cgroup/...`). Processes in child cgroups are not included.
     #[must_use]
     pub fn in_cgroup(dir: impl Into<PathBuf>) -> ExternalProcsBuilder {
         ExternalProcsBuilder::new(builder::Given::Cgroup(dir.into()))

@@ -1,4 +1,5 @@
-//! Control group of a guard and of all that it starts, by which the next guard ends the processes of a killed one.
+//! Control group of a guard and of all processes that it starts. If a guard is killed, the next guard ends the
+//! processes of the killed guard by this group.
 //!
 //! A process can change its session and its environment and, by dying, the parent of its children; it can leave its
 //! control group only if it may write to the control groups. A living guard does not need the group, since it is the

@@ -2,8 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
-/// Counters of a guard, the process that starts and reaps the ranks: work that it did, and work that it could not
-/// do.
+/// Counters of a guard (the process that starts and reaps the ranks) since its start: work that it did, and work that
+/// it could not do. `standbys_waiting` and `standbys_parked` are current numbers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct GuardCounters {
@@ -15,12 +15,12 @@ pub struct GuardCounters {
     pub exits: u64,
     /// Number of processes that ranks had started and left behind, and that the guard killed.
     pub leftovers_killed: u64,
-    /// Number of process trees that could not be removed completely within the time limit; the guard keeps trying.
+    /// Number of process trees whose processes could not all be killed within the time limit; the guard keeps trying.
     pub leftovers_stuck: u64,
     /// Number of bytes of process output that were written to no log file, because the disk was too slow or a write
     /// failed.
     pub output_bytes_dropped: u64,
-    /// Number of failed writes of process output to a log file.
+    /// Number of times that process output could not be written to a log file.
     pub output_refused: u64,
     /// Number of times that a log file of process output reached its size limit and a new file was begun.
     pub logs_rotated: u64,
@@ -36,10 +36,10 @@ pub struct GuardCounters {
     /// these processes started may live until the guard ends.
     #[serde(default)]
     pub cgroups_missing: u64,
-    /// Number of standbys (processes started in advance) that are waiting now, and can be assigned a rank.
+    /// Number of standbys (processes started in advance) that now wait to be assigned a rank.
     pub standbys_waiting: u64,
-    /// Number of pre-warmed standbys: processes started in advance that have run their program up to its first
-    /// rank-dependent call.
+    /// Number of pre-warmed standbys that now wait to be assigned a rank: processes started in advance that have run
+    /// their program up to its first rank-dependent call.
     #[serde(default)]
     pub standbys_parked: u64,
     /// Number of process starts that used a standby: the rank was assigned to a process that the guard had started in
@@ -49,7 +49,8 @@ pub struct GuardCounters {
     /// its program up to the first rank-dependent call.
     #[serde(default)]
     pub standbys_seated_parked: u64,
-    /// Number of processes that could have used a standby but were started in the usual way, because none was ready.
+    /// Number of process starts that could have used a standby but were carried out in the usual way, because no
+    /// standby was ready.
     pub standbys_missed: u64,
     /// Number of standbys (processes started in advance) and templates (processes that fork standbys) that were
     /// discarded: they refused, failed, did not answer, or no rank matched them any more.

@@ -1,5 +1,5 @@
-//! The control group of each process of a job, below its guard's, by which all that the process has started ends with
-//! it.
+//! The control group of each process of a job, below the control group of its guard. When the process ends, the guard
+//! ends everything that the process has started by this group.
 //!
 //! A daemon has its own session, environment and parent; only its control group shows which rank has started it. A
 //! process enters its group before it executes its program. A standby is moved while it waits, by a separate thread,

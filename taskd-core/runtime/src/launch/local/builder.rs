@@ -35,7 +35,7 @@ pub enum OnOwnerLoss {
     /// The guard keeps all processes running for the time `at_most`, so that a new owner can attach. After this time,
     /// it kills all processes.
     Keep {
-        /// Maximum time that the processes run without an owner (a supervisor); after it they are killed.
+        /// Maximum time for which the processes run without an owner (a supervisor); after it the guard kills them.
         at_most: Duration,
     },
 }
@@ -95,16 +95,16 @@ impl LocalLauncherBuilder {
         self
     }
 
-    /// Selects the guard's program. Default: this program itself.
+    /// Selects the program that runs as the guard. Default: this program itself.
     #[must_use]
     pub fn guard(mut self, program: GuardProgram) -> LocalLauncherBuilder {
         self.guard = program;
         self
     }
 
-    /// Sets the guard's action when this process disappears without notice: it is killed, or it ends without dropping
-    /// its launcher. Default: the guard kills all processes at once. A launcher that attaches to a running guard
-    /// replaces the guard's setting.
+    /// Sets the guard's action for the case that this process disappears without notice: it is killed, or it ends
+    /// without dropping its launcher. Default: the guard kills all processes at once. A launcher that attaches to a
+    /// running guard replaces the guard's earlier setting.
     #[must_use]
     pub fn on_owner_loss(mut self, what: OnOwnerLoss) -> LocalLauncherBuilder {
         self.on_owner_loss = what;
@@ -119,8 +119,9 @@ impl LocalLauncherBuilder {
         self
     }
 
-    /// Enables this launcher to take the job over from another live supervisor, whose calls to its launcher return
-    /// `Unreachable` from then on. Default: no.
+    /// Enables this launcher to take the job over from another supervisor that still runs. The launcher of that
+    /// supervisor returns [`LaunchError::Unreachable`](crate::launch::LaunchError::Unreachable) for all calls from then
+    /// on. Default: no; `build` then fails with [`LocalError::Owned`].
     #[must_use]
     pub fn takeover(mut self, takeover: bool) -> LocalLauncherBuilder {
         self.takeover = takeover;
@@ -182,10 +183,10 @@ impl LocalLauncherBuilder {
     /// leftovers of a job whose guard died in this directory, and waits for a job that is being stopped in it.
     ///
     /// # Errors
-    /// [`LocalError`]; no process is left running.
+    /// Returns [`LocalError`] if the launcher cannot be built. In that case, this call leaves no process running.
     ///
     /// # Panics
-    /// Outside of a tokio runtime with I/O enabled.
+    /// Panics if called outside a tokio runtime with I/O enabled.
     pub async fn build(self) -> Result<LocalLauncher, LocalError> {
         let run_dir = std::path::absolute(&self.run_dir);
         let run_dir = run_dir.map_err(|source| LocalError::RunDir { path: self.run_dir.clone(), source })?;
@@ -219,7 +220,8 @@ pub enum LocalError {
         /// Error that the operating system returned.
         source: io::Error,
     },
-    /// This program cannot be its own guard.
+    /// This program cannot run as the guard, because its `main` has not called
+    /// [`guard::init`](crate::launch::guard::init).
     #[error(
         "this program cannot start itself as a guard: call taskd_core::launch::guard::init() first in its main, \
          or choose GuardProgram::Path or GuardProgram::None"
@@ -252,7 +254,7 @@ pub enum LocalError {
         /// Path of the run directory.
         run_dir: PathBuf,
     },
-    /// A guard runs there but does not answer.
+    /// A guard runs in the run directory but does not answer.
     #[error(
         "{} in {} does not answer: it may be stopped; continue it (SIGCONT) or kill it, then try again",
         pid.map_or("a guard".to_owned(), |pid| format!("guard {pid}")), run_dir.display()

@@ -89,8 +89,9 @@ impl LocalLauncher {
         Heartbeats::new(std::sync::Arc::clone(&self.link.history), every)
     }
 
-    /// Returns a source of the training records of all ranks, read every 100 ms by default. Only one such source at a
-    /// time consumes records; stores and exports are its [sinks](RecorderSource::sink).
+    /// Returns a trace source of the trace records of all ranks, which reads the records every 100 ms by default. Only
+    /// one such source at a time may read the ranks' records. Stores and exports receive the records as
+    /// [sinks](RecorderSource::sink) of this source.
     #[must_use]
     pub fn recordings(&self) -> RecorderSource {
         RecorderSource::new(std::sync::Arc::clone(&self.link.history))
@@ -99,7 +100,7 @@ impl LocalLauncher {
     /// Returns the counters of this launcher and its guard: work that was done, and data that was dropped or skipped.
     ///
     /// # Errors
-    /// [`LaunchError::Unreachable`] if there is no guard to ask.
+    /// Returns [`LaunchError::Unreachable`] if the guard cannot be reached.
     pub async fn counters(&self) -> Result<LocalCounters, LaunchError> {
         match self.link.call(Call::Counters).await? {
             Answer::Counters(guard) => Ok(LocalCounters {
@@ -116,7 +117,7 @@ impl LocalLauncher {
     /// when the processes are gone, at the latest about 10 seconds after the grace period; the guard then ends at once.
     ///
     /// # Errors
-    /// [`LaunchError::Unreachable`] if the guard cannot be reached.
+    /// Returns [`LaunchError::Unreachable`] if the guard cannot be reached.
     pub async fn shutdown(&self, grace: Duration) -> Result<(), LaunchError> {
         self.link.call(Call::Shutdown { grace }).await?;
         if let Some(tee) = &self.link.tee {
@@ -126,7 +127,7 @@ impl LocalLauncher {
     }
 }
 
-/// Counters of a [`LocalLauncher`] and its guard.
+/// Counters of a [`LocalLauncher`] since it was built, and of its guard since the guard's start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct LocalCounters {

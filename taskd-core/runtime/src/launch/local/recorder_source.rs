@@ -26,8 +26,8 @@ const NAME: Name = Name::new("recordings");
 /// Maximum number of reads of one process in one round while it has more records.
 const LOOKS_MAX: u32 = 256;
 
-/// Trace source that reads the records of a [`LocalLauncher`](super::LocalLauncher)'s ranks: their steps,
-/// long-running collectives, and losses.
+/// Trace source that reads the trace records of a [`LocalLauncher`](super::LocalLauncher)'s ranks, and reports the
+/// ranks' steps, the collectives that are in progress for long, and the number of lost records.
 ///
 /// Created by [`LocalLauncher::recordings`](super::LocalLauncher::recordings). Every round consumes each rank's
 /// records from its shared memory, passes them to the [sinks](Self::sink) and reduces them: see
@@ -50,8 +50,8 @@ pub struct RecorderSource {
 }
 
 impl RecorderSource {
-    /// Creates a source that reads one rank: this process, whose recorder is in the file `page`. For the conformance
-    /// suite.
+    /// Creates a source that reads one rank: this process, whose recorder is in the file `page`. Meant for the
+    /// conformance suite of trace sources.
     #[cfg(feature = "test-util")]
     #[doc(hidden)]
     #[must_use]
@@ -94,14 +94,14 @@ impl RecorderSource {
         self
     }
 
-    /// Sets the time after which a collective that is still in progress is reported. Default: one second.
+    /// Sets the time after which the source reports a collective that is still in progress. Default: one second.
     #[must_use]
     pub fn pending_after(mut self, pending_after: Duration) -> RecorderSource {
         self.observer = Observer::new(pending_after);
         self
     }
 
-    /// Adds a sink: a consumer that receives every batch of records.
+    /// Adds a sink: a consumer that receives every batch of records that the source reads. Several sinks can be added.
     #[must_use]
     pub fn sink(mut self, sink: impl TraceSink + 'static) -> RecorderSource {
         self.sinks.push(Box::new(sink));

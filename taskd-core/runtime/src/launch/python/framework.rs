@@ -157,13 +157,13 @@ pub struct LaunchContext<'a> {
     pub error_file: &'a Path,
     /// Variables of the launcher's own environment that the process may inherit.
     pub environment: &'a Inherited,
-    /// True if a [service](Framework::rendezvous) listens at the rendezvous port; otherwise the first rank has to
-    /// listen.
+    /// True if a [rendezvous service](Framework::rendezvous) listens at `port`; otherwise the first rank of the world
+    /// has to listen there.
     pub is_served: bool,
 }
 
 impl<'a> LaunchContext<'a> {
-    /// Makes a context as the launcher does, for tests of a framework.
+    /// Creates a context from its parts, as the launcher does for each process. Meant for tests of a framework.
     #[must_use]
     pub const fn new(
         proc: &'a ProcId,
@@ -176,7 +176,7 @@ impl<'a> LaunchContext<'a> {
         LaunchContext { proc, spec, world, port, error_file, environment, is_served: false }
     }
 
-    /// Sets `is_served`: true if a service listens at the rendezvous port.
+    /// Sets [`is_served`](Self::is_served): true if a rendezvous service listens at the rendezvous port.
     #[must_use]
     pub const fn served(mut self, is_served: bool) -> LaunchContext<'a> {
         self.is_served = is_served;

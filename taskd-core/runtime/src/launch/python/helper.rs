@@ -63,7 +63,8 @@ pub const NEUTRAL_FILES: &[PythonFile] = &python_files! {
     "taskd/_vendor_marks.py"
 };
 
-/// Writes the helper and the framework's own files into a directory, which then belongs on PYTHONPATH.
+/// Writes the helper and the files in `framework` into the directory `dir`, which the caller then has to put on
+/// PYTHONPATH.
 ///
 /// An identical existing file is left alone: a file that ranks of an earlier owner may be reading is never opened for
 /// writing. `sitecustomize.py`, which loads the others, is written last.

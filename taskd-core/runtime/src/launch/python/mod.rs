@@ -144,14 +144,16 @@ pub struct PythonLauncher<L, F> {
 }
 
 impl<L: Launcher, F: Framework + Default> PythonLauncher<L, F> {
-    /// Makes a launcher that completes orders for `inner` with the framework's defaults, with files in `dir`.
+    /// Creates a launcher that completes start orders with the default value of the framework and passes them to
+    /// `inner`. It keeps its files in `dir`.
     pub fn new(inner: L, dir: impl Into<PathBuf>) -> PythonLauncher<L, F> {
         PythonLauncher::with_framework(inner, dir, F::default())
     }
 }
 
 impl<L: Launcher, F: Framework> PythonLauncher<L, F> {
-    /// Makes a launcher that completes orders for `inner` with the given framework, with files in `dir`.
+    /// Creates a launcher that completes start orders with `framework` and passes them to `inner`. It keeps its files
+    /// in `dir`.
     pub fn with_framework(inner: L, dir: impl Into<PathBuf>, framework: F) -> PythonLauncher<L, F> {
         let files = Files::new(dir.into());
         let helper_dir = files.helper_dir();
@@ -177,7 +179,7 @@ impl<L: Launcher, F: Framework> PythonLauncher<L, F> {
         self
     }
 
-    /// Returns the inner launcher, which starts the processes.
+    /// Returns the inner launcher, to which this launcher passes the completed start orders.
     pub const fn inner(&self) -> &L {
         &self.inner
     }

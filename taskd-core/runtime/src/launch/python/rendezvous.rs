@@ -17,8 +17,8 @@ use crate::job::{Generation, Name};
 /// no connection is ever refused; then it passes the listener to the service.
 #[async_trait]
 pub trait Rendezvous: Debug + Send + Sync {
-    /// Name that this service has among the job's services. In a job without a service of this name, the first rank
-    /// listens for the rendezvous.
+    /// Returns the name that this service has among the job's services. In a job without a service of this name, the
+    /// first rank listens for the rendezvous.
     fn service(&self) -> Name;
 
     /// Returns the initialisation that the program's `main` lacks, for a service that is this program itself, started

@@ -82,15 +82,15 @@ impl Standbys {
         Standbys { from, imports: Vec::new(), ahead: None, parked: 1, after: Standbys::AFTER }
     }
 
-    /// Disables standbys: every process of a rank is started in the usual way.
+    /// Returns the configuration without standbys: every process of a rank is started in the usual way.
     #[must_use]
     pub const fn none() -> Standbys {
         Standbys::from(From::Nowhere)
     }
 
-    /// Standbys from a template: one process with one thread that imports the modules of the ranks, takes a first
-    /// training step by itself if the framework supports that, and forks. Its children share its memory. As many wait
-    /// as there are ranks.
+    /// Returns the configuration of standbys from a template. The template is one process with one thread: it imports
+    /// the modules of the ranks, takes a first training step by itself if the framework supports that, and then forks
+    /// the standbys, which share its memory. By default, as many standbys wait at one time as there are ranks.
     ///
     /// The template runs with `OMP_NUM_THREADS`, `MKL_NUM_THREADS` and `OPENBLAS_NUM_THREADS` of 1; a rank has the
     /// job's values, both in its environment and in the libraries.
@@ -99,9 +99,10 @@ impl Standbys {
         Standbys::from(From::Template)
     }
 
-    /// Standbys that are started one by one, for programs that a template cannot serve, such as those that use an
-    /// accelerator, whose context does not survive a fork. `count` of them wait; number `n` has a context on the device
-    /// of local rank `n`. Each costs the memory and start time of a separate interpreter.
+    /// Returns the configuration of standbys that are started one by one, for programs that a template cannot serve,
+    /// such as those that use an accelerator, whose context does not survive a fork. `count` standbys wait at one time;
+    /// number `n` has a context on the device of local rank `n`. Each standby costs the memory and start time of a
+    /// separate interpreter.
     #[must_use]
     pub const fn pre_started(count: u32) -> Standbys {
         Standbys::from(From::Starts).ahead(count)
@@ -115,7 +116,7 @@ impl Standbys {
         self
     }
 
-    /// Sets the number of standbys that wait for a rank, instead of one per rank. At most 64.
+    /// Sets the number of standbys that wait for a rank at one time, in place of one standby per rank. At most 64.
     #[must_use]
     pub const fn ahead(mut self, count: u32) -> Standbys {
         self.ahead = Some(count);

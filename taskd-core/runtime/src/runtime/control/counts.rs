@@ -9,23 +9,26 @@ use tokio::time::Instant;
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct SocketLimits {
-    /// Maximum number of concurrent connections. A further connection receives an error and is closed. Default: 32.
+    /// Maximum number of connections that are open at one time. A further connection receives an error and is closed.
+    /// Default: 32.
     pub connections_max: usize,
     /// Maximum length of a line from a client, in bytes. A longer line closes its connection. Range: 64 B to 16 MiB.
     /// Default: 64 KiB.
     pub line_bytes_max: usize,
-    /// Time without a complete request after which a connection is closed, unless it subscribes to events. A subscriber
-    /// that has closed its writing side is closed after this time without an event. Default: 600 s.
+    /// Maximum time between two complete requests on a connection; after it the connection is closed, unless the client
+    /// subscribes to events. A subscriber that has closed its writing side is closed after this time without an event.
+    /// Default: 600 s.
     pub idle_within: Duration,
-    /// Time for which a client may leave a response unread; then its connection is closed. Default: 10 s.
+    /// Maximum time for which a client may leave a response unread; after it the connection is closed. Default: 10 s.
     pub write_within: Duration,
-    /// Time that the runtime may take to answer; then the client receives an error. Default: 60 s.
+    /// Maximum time that the runtime may take to answer a request; after it the client receives an error. Default: 60
+    /// s.
     pub answer_within: Duration,
-    /// Maximum number of fault reports accepted per second, over all connections. Further ones are rejected. Default:
-    /// 50.
+    /// Maximum number of fault reports that the socket accepts per second, over all connections. Further reports
+    /// receive an error. Default: 50.
     pub faults_per_s_max: u32,
-    /// Maximum number of requests accepted per second, over all connections. Further ones wait in their connections.
-    /// Default: 500.
+    /// Maximum number of requests that the socket handles per second, over all connections. Further requests wait in
+    /// their connections. Default: 500.
     pub requests_per_s_max: u32,
 }
 
@@ -73,27 +76,28 @@ pub struct SocketCounts {
     pub connections: u64,
     /// Number of rejected connections from another user, or from a user that the system could not identify.
     pub strangers: u64,
-    /// Number of connections that were rejected beyond [`SocketLimits::connections_max`].
+    /// Number of connections that were rejected because [`SocketLimits::connections_max`] connections were open.
     pub crowded: u64,
     /// Number of connections that could not be accepted, because the system lacked a resource.
     pub accept_failures: u64,
     /// Number of non-empty lines received as requests, including invalid ones.
     pub requests: u64,
-    /// Number of lines that were no valid request, or of an unknown protocol version.
+    /// Number of lines that were no valid request, or that had an unknown protocol version.
     pub bad_lines: u64,
     /// Number of lines longer than [`SocketLimits::line_bytes_max`]. Their connections were closed.
     pub long_lines: u64,
     /// Number of fault reports passed to the runtime.
     pub faults: u64,
-    /// Number of fault reports that were rejected beyond [`SocketLimits::faults_per_s_max`].
+    /// Number of fault reports that were rejected because of [`SocketLimits::faults_per_s_max`].
     pub faults_turned_away: u64,
     /// Number of times that a request had to wait because of [`SocketLimits::requests_per_s_max`].
     pub waits: u64,
     /// Number of requests that the runtime did not answer within [`SocketLimits::answer_within`].
     pub unanswered: u64,
-    /// Number of connections closed because they sent no request in time.
+    /// Number of connections that were closed because the client sent no request within [`SocketLimits::idle_within`].
     pub idle: u64,
-    /// Number of connections closed because the client did not read its responses in time.
+    /// Number of connections that were closed because the client did not read a response within
+    /// [`SocketLimits::write_within`].
     pub slow_readers: u64,
     /// Number of events that subscribers missed because they read too slowly.
     pub events_missed: u64,

@@ -128,10 +128,10 @@ impl ControlSocket {
     /// blocks until that one is done, for about a second at most.
     ///
     /// # Errors
-    /// [`SocketError`], for example if another process serves this path.
+    /// Returns [`SocketError`] if the socket cannot be bound, for example because another process serves this path.
     ///
     /// # Panics
-    /// If called outside a tokio runtime with I/O enabled, like all of tokio's sockets.
+    /// Panics if called outside a tokio runtime with I/O enabled, like all of tokio's sockets.
     pub fn bind(
         path: impl AsRef<Path>,
         handle: RuntimeHandle,

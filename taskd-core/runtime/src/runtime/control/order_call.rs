@@ -15,9 +15,9 @@ pub(super) const OTHER_CALLS: [&str; 7] =
 /// of `do` is the order's name, with `_` for `-`; the other members are the order's arguments.
 #[derive(Clone, Debug, PartialEq)]
 pub struct OrderCall {
-    /// The order.
+    /// The operator's order, with its arguments.
     pub order: Order,
-    /// Reason that the operator gives for the order, for the log. Empty by default.
+    /// Reason for the order, which the log records. Empty by default.
     pub reason: String,
 }
 

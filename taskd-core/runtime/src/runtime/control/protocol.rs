@@ -31,13 +31,15 @@ const BY_BYTES_MAX: usize = 64;
 pub struct Request {
     /// Protocol version of the request: 1 to `PROTOCOL_VERSION`.
     pub v: u32,
-    /// Identifier that the response repeats, so that the client can match responses to requests.
+    /// Number that the client chooses for this request. The response contains the same number, so that the client can
+    /// match responses to requests. `None`: the response contains no number.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub id: Option<u64>,
-    /// Actor that gives the order, for the log: a person, or a program that acts for one. Default: `socket`.
+    /// Name of the person or program that sends the request; the log records it as the actor of an order. Default:
+    /// `socket`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub by: Option<Name>,
-    /// The call, with its arguments.
+    /// The call that the client makes, with its arguments.
     #[serde(flatten)]
     pub call: Call,
 }
@@ -75,13 +77,13 @@ pub enum RuntimeCall {
         /// The fault, with its location.
         fault: Box<FaultReport>,
     },
-    /// Sets which kinds of trace records (steps, communication operations, GPU or NPU kernels and so on) all ranks
-    /// write.
+    /// Switches the kinds of trace records (steps, communication operations, GPU or NPU kernels and so on) that all
+    /// ranks write.
     SwitchTrace {
         /// `"on"` or `"off"` for each trace kind that is to change, at least one. Trace kinds that are not named do not
         /// change.
         kinds: Changed,
-        /// Reason that the operator gives for the order, for the log.
+        /// Reason for the change, which the log records. Empty by default.
         #[serde(default)]
         reason: String,
     },
@@ -101,7 +103,8 @@ pub enum RuntimeCall {
 pub struct Response {
     /// Protocol version of the program that serves the socket.
     pub v: u32,
-    /// Identifier of the request that is answered, if the request had one.
+    /// The `id` of the request to which this is the response; for an event, the `id` of the request that subscribed to
+    /// events. `None` if that request had no `id`, or no valid one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub id: Option<u64>,
     /// Content of the response: a result, an error, or an event.
@@ -115,7 +118,7 @@ pub struct Response {
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum ResponseBody {
-    /// The call was carried out, or its order accepted; contains the result.
+    /// The call was carried out, or the decision kernel accepted the order; contains the result.
     Ok(Reply),
     /// The call failed; contains the error.
     Error(ControlErrorBody),
@@ -153,7 +156,7 @@ pub struct StatusReply {
     pub job: JobStatus,
     /// Counters of the control socket that sent this response.
     pub socket: SocketCounts,
-    /// State of the journal's logs; `null` if no logs are kept.
+    /// State of the journal's logs; `null` if the runtime has no journal.
     pub logs: Option<LogsStatus>,
 }
 
@@ -161,7 +164,7 @@ pub struct StatusReply {
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct LogsStatus {
-    /// Which log cannot be written, why, and what to do; `null` if all logs can be written.
+    /// Name of a log that cannot be written, the reason, and what to do; `null` if all logs can be written.
     pub trouble: Option<String>,
     /// Counters of the journal's logs.
     pub counts: JournalCounts,
@@ -193,7 +196,8 @@ pub enum ControlErrorKind {
     BadRequest,
     /// The job is over, or this supervisor has handed it over.
     Over,
-    /// A limit is reached, or the runtime did not answer in time: try again later.
+    /// A limit of the control socket ([`SocketLimits`](super::SocketLimits)) is reached, or the runtime did not answer
+    /// in time: try again later.
     Busy,
 }
 
@@ -243,7 +247,8 @@ impl Request {
     /// Parses one line from a client of the control socket as a request.
     ///
     /// # Errors
-    /// The id of the request, if the line contains a valid id, and the error for the client.
+    /// Returns an error if the line is no valid request: the id of the request, if the line contains a valid one, and
+    /// the error to send to the client.
     pub fn parse(line: &[u8]) -> Result<Request, (Option<u64>, ControlErrorBody)> {
         let object: Result<Map<String, Value>, _> = serde_json::from_slice(line);
         let mut object =

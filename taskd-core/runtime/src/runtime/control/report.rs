@@ -35,7 +35,7 @@ const TEXT_BYTES_MAX: usize = 2048;
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct FaultReport {
-    /// Name of the program or person that found the fault, at most 64 bytes.
+    /// Name of the program or person that found and reports the fault, at most 64 bytes.
     pub by: Name,
     /// Fault class, at most 64 bytes: `exit`, `silence`, `stall`, `program`, `restart-storm`, `slow`, `device`,
     /// `network`, `node-lost`, `launch`, `leave`, `plugin`, or any other word as a class of its own.
@@ -43,7 +43,7 @@ pub struct FaultReport {
     /// Description of the finding, for operators; at most 2048 bytes.
     #[serde(default)]
     pub text: String,
-    /// Host at which the fault is located, or whose `device` is at fault.
+    /// Host at which the fault is located; with `device`, the host of the faulty device.
     #[serde(default)]
     pub node: Option<NodeId>,
     /// Index of the device on the host `node`.

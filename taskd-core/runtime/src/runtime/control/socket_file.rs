@@ -26,7 +26,7 @@ const BACKLOG: i32 = 64;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum SocketError {
-    /// The path is longer than the system supports.
+    /// The path of the socket is longer than the system supports.
     #[error(
         "the socket's path {} has {} bytes, and the system allows {PATH_BYTES_MAX}: choose a shorter one",
         .path.display(), .path.as_os_str().len()
@@ -43,7 +43,7 @@ pub enum SocketError {
         /// Problem of the directory, such as `owned by user 1001`.
         why: String,
     },
-    /// The path exists and is no socket.
+    /// The path of the socket names an existing file that is no socket.
     #[error("{} exists and is not a socket: choose another path, or remove it", .path.display())]
     NotASocket {
         /// Path of the file that is no socket.
@@ -55,7 +55,7 @@ pub enum SocketError {
         /// Path of the socket that is in use.
         path: PathBuf,
     },
-    /// A value of the socket's limits is invalid; contains the setting and the violated rule.
+    /// One of the socket's limits is invalid; contains the limit and the values that are valid.
     #[error("{0}")]
     Limits(crate::job::ConfigError),
     /// A system call failed.

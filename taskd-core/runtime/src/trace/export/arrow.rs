@@ -75,7 +75,7 @@ pub fn schema() -> SchemaRef {
 /// Converts the trace records of a batch to Arrow columns: one row per record, in the same order.
 ///
 /// # Errors
-/// Arrow's error if the columns do not match the schema, which cannot result from any records.
+/// Returns Arrow's error if the columns do not match the schema, which no batch of records can cause.
 pub fn columns(batch: &RecordBatch) -> Result<arrow_array::RecordBatch, ArrowError> {
     let (rows, count) = (&batch.records, batch.records.len());
     let origin = batch.origin;

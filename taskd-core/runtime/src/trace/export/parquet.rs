@@ -49,7 +49,7 @@ impl<W: Write + Send> ParquetWriter<W> {
     /// Creates a writer to an empty file.
     ///
     /// # Errors
-    /// If the file cannot be written.
+    /// Returns an error if the file cannot be written.
     pub fn new(out: W) -> io::Result<ParquetWriter<W>> {
         let mut properties = WriterProperties::builder()
             .set_compression(Compression::ZSTD(ZstdLevel::default()))
@@ -66,7 +66,7 @@ impl<W: Write + Send> ParquetWriter<W> {
     /// Adds the records of a batch to the file.
     ///
     /// # Errors
-    /// If the file cannot be written; the writer is unusable afterwards.
+    /// Returns an error if the file cannot be written. The writer is unusable afterwards.
     pub fn batch(&mut self, batch: &RecordBatch) -> io::Result<()> {
         self.summary.lost = self.summary.lost.saturating_add(batch.lost);
         self.summary.records += batch.records.len() as u64;
@@ -77,7 +77,7 @@ impl<W: Write + Send> ParquetWriter<W> {
     /// Completes the file, and returns it with its counts.
     ///
     /// # Errors
-    /// If the file cannot be written.
+    /// Returns an error if the file cannot be written.
     pub fn finish(mut self) -> io::Result<(W, ParquetSummary)> {
         let lost = KeyValue::new(LOST_KEY.to_owned(), self.summary.lost.to_string());
         self.file.append_key_value_metadata(lost);

@@ -12,7 +12,8 @@ use std::io;
 /// Configuration of a recorder: its size, and the trace kinds that it records from the start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RecorderConfig {
-    /// Maximum number of threads that record at one time, 1 to 64. Default: 16.
+    /// Maximum number of threads that record at one time, 1 to 64. Records of further threads are dropped and counted.
+    /// Default: 16.
     pub threads_max: usize,
     /// Number of records in each thread's ring buffer, a power of two from 1,024 to 1,048,576. A record takes 64 bytes.
     /// Default: 4,096.
@@ -76,7 +77,7 @@ impl RecorderConfig {
     /// that has to read the records after this process died must hold a descriptor of this file.
     ///
     /// # Errors
-    /// If the system cannot provide the memory.
+    /// Returns an error if the system cannot provide the memory.
     pub fn memory(&self) -> io::Result<File> {
         sys::sealed_memory(c"taskd-recorder", self.bytes())
     }

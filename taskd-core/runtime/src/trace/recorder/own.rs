@@ -10,7 +10,7 @@ use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::unix::fs::FileExt;
 
-/// Reasons why a process has no recorder. Training continues.
+/// Reason why a process has no recorder. The process then trains without recording.
 #[derive(Debug)]
 pub enum Without {
     /// The process is not meant to have a recorder; contains the reason.
@@ -36,7 +36,7 @@ impl Recorder {
     /// everything. After an exec, the new program continues the recording of the previous one.
     ///
     /// # Errors
-    /// [`Without`], if this process is not meant to record or cannot.
+    /// Returns [`Without`] if this process is not meant to have a recorder, or if its recorder cannot be opened.
     pub fn of_this_process(variable: impl Fn(&str) -> Option<String>) -> Result<Recorder, Without> {
         if variable("TASKD_HOOKS").as_deref() == Some("0") {
             return Err(Without::NotMeant("TASKD_HOOKS=0 is set"));

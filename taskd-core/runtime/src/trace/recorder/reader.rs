@@ -55,9 +55,9 @@ pub struct ThreadInfo {
     pub claim: u64,
     /// Sequence number of the thread's first record in the ring; earlier records belong to the ring's previous thread.
     pub since: u64,
-    /// Id of the thread in the system.
+    /// Thread id that the operating system assigned to the thread.
     pub id: u32,
-    /// Name of the thread in the system.
+    /// Name of the thread, as the operating system shows it.
     pub name: String,
     /// True if the thread has reported its end.
     pub has_ended: bool,
@@ -76,14 +76,14 @@ pub struct Losses {
     pub refused: u64,
     /// Number of threads that got no ring buffer.
     pub threads: u64,
-    /// Number of times that a name did not fit in the table of names.
+    /// Number of times that a name could not be registered because the table of names was full.
     pub names: u64,
     /// Number of records that this reader could not decode, such as those of a kind that this version does not know.
     pub unknown: u64,
 }
 
 impl Losses {
-    /// Returns the number of lost records: overwritten, dropped, refused or unknown.
+    /// Returns the total number of lost records: `overwritten`, `dropped`, `refused` and `unknown` together.
     #[must_use]
     pub const fn records(&self) -> u64 {
         let lost = self.overwritten.saturating_add(self.dropped);
@@ -95,8 +95,8 @@ impl RecorderReader {
     /// Opens a recorder's file to take its records.
     ///
     /// # Errors
-    /// If the file is not a recorder's, or its length is not sealed. The error has kind `InvalidData` if a recorder has
-    /// begun the file in a format that this program cannot read, such as another version.
+    /// Returns an error if the file is not a recorder's, or its length is not sealed. The error has kind `InvalidData`
+    /// if a recorder has begun the file in a format that this program cannot read, such as another version.
     pub fn open(file: File) -> io::Result<RecorderReader> {
         RecorderReader::over(Layout::open(file, true)?)
     }
@@ -105,7 +105,7 @@ impl RecorderReader {
     /// enough.
     ///
     /// # Errors
-    /// As for [`open`](Self::open).
+    /// Returns an error in the same cases as [`open`](Self::open).
     pub fn look(file: File) -> io::Result<RecorderReader> {
         RecorderReader::over(Layout::open(file, false)?)
     }
@@ -231,7 +231,8 @@ impl RecorderReader {
     /// within a ring buffer.
     ///
     /// # Errors
-    /// If a ring buffer cannot be mapped; the records of the other ring buffers have been passed to `each`.
+    /// Returns an error if a ring buffer cannot be mapped. The records of the other ring buffers have then been passed
+    /// to `each`.
     pub fn take(&mut self, each: impl FnMut(DrainedRecord)) -> io::Result<()> {
         self.take_some(u64::MAX, each).map(drop)
     }
@@ -240,7 +241,7 @@ impl RecorderReader {
     /// if further records are waiting.
     ///
     /// # Errors
-    /// As for [`take`](Self::take).
+    /// Returns an error in the same cases as [`take`](Self::take).
     pub fn take_some(&mut self, most_of_a_ring: u64, mut each: impl FnMut(DrainedRecord)) -> io::Result<bool> {
         let mapped = self.map_rings();
         let mut is_more = false;
@@ -263,8 +264,8 @@ impl RecorderReader {
     /// Commits the records read so far: their space is freed, and no later reader gets them.
     ///
     /// # Errors
-    /// If another reader has taken records meanwhile. Only one reader at a time may take records, so this reader should
-    /// end.
+    /// Returns an error if another reader has taken records meanwhile. Only one reader at a time may take records, so
+    /// this reader should then end.
     pub fn commit(&mut self) -> io::Result<()> {
         if !self.layout.is_writable() {
             return Err(io::Error::other("a read-only reader cannot take records out of a recorder's file"));

@@ -227,10 +227,10 @@ pub struct DeviceCommunication {
     pub work: DeviceWork,
 }
 
-/// Origin of a record: the acting thread, or a later import.
+/// Writer of a record: the thread that did the recorded activity, or a later import.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum RecordedBy {
-    /// The acting thread itself made the record, at the time of the activity.
+    /// The thread that did the activity wrote the record itself, at the time of the activity.
     #[default]
     Itself,
     /// The record was imported after the activity. Its time is in nanoseconds since 1970, on the recorder's calendar,

@@ -36,8 +36,8 @@ impl Recorder {
     /// as made by [`RecorderConfig::memory`].
     ///
     /// # Errors
-    /// If the file does not meet these conditions, a process already records into it, memory is exhausted, or the
-    /// configuration is out of range.
+    /// Returns an error if the file does not meet these conditions, if a process already records into the file, if the
+    /// system has no memory left, or if the configuration is out of range.
     pub fn create(file: File, config: RecorderConfig) -> io::Result<Recorder> {
         let plan = Plan {
             rings: config.threads_max,

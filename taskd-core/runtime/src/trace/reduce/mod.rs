@@ -17,8 +17,8 @@ use std::sync::Arc;
 use std::time::Duration;
 use sweep::Sweep;
 
-/// Maximum number of records that wait for a call of `Reducer::settle`; beyond it they are processed in their current
-/// order.
+/// Maximum number of records of one process that wait for a call of [`Reducer::settle`]. Further records are processed
+/// in the order in which they arrived, not in the order of their times.
 pub const WAITING_RECORDS_MAX: usize = 1 << 16;
 
 /// Reduces the trace records of one process to the times of its steps and its calls in process groups.
@@ -52,14 +52,17 @@ pub struct Reducer {
     sweep: Sweep,
 }
 
-/// Number of ended steps after which an open range is assumed to have lost its end.
+/// Number of steps that may end while a range is open. If one more ends, the range is assumed to have lost its end: it
+/// is forgotten, and counted in [`ReducerCounts::forgotten`].
 pub const RANGE_STEPS_MAX: u64 = 8;
-/// Maximum number of open ranges of a process, not counting steps; when one more begins, all are forgotten.
+/// Maximum number of ranges of a process that are open at one time, not counting steps. When one more begins, all open
+/// ranges are forgotten, and counted in [`ReducerCounts::forgotten`].
 pub const OPEN_RANGES_MAX: usize = 4096;
-/// Maximum number of open steps of a process; when one more begins, the oldest is forgotten.
+/// Maximum number of steps of a process that are open at one time. When one more begins, the oldest is forgotten, and
+/// counted in [`ReducerCounts::forgotten_steps`].
 pub const OPEN_STEPS_MAX: usize = 16;
-/// Maximum number of process groups that are tracked for a process; one more replaces the group with the least recent
-/// call.
+/// Maximum number of process groups that are tracked at one time for a process. One more replaces the group whose last
+/// call is the oldest; [`ReducerCounts::forgotten_groups`] counts this.
 pub const GROUPS_MAX: usize = 256;
 
 /// A step that has ended.
@@ -82,7 +85,7 @@ pub struct PendingCall {
     pub begun: u64,
 }
 
-/// Counts of the data that a [`Reducer`] lacked.
+/// Counts of the data that a [`Reducer`] lacked or has forgotten.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ReducerCounts {

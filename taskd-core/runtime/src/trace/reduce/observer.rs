@@ -13,7 +13,7 @@ use std::time::Duration;
 pub struct TimedFact {
     /// Time of the fact in nanoseconds since 1970, by the calendar of the trace records from which the fact is derived.
     pub unix_nanos: u64,
-    /// The fact. Its age is not set yet; `TimedFact::told_at` sets it.
+    /// The fact, whose age is not set yet; [`TimedFact::told_at`] sets the age.
     pub fact: Fact,
 }
 

@@ -5,7 +5,7 @@ use crate::job::{ConfigError, ConfigProblems};
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// Configuration of a [`TraceStore`](super::TraceStore). Losses at a bound are counted in
+/// Configuration of a [`TraceStore`](super::TraceStore). Records that are lost at a limit are counted in
 /// [`StoreStatus`](super::StoreStatus).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StoreConfig {
@@ -15,18 +15,19 @@ pub struct StoreConfig {
     pub task: String,
     /// Formats in which each record is stored. Default: native only.
     pub formats: Vec<Format>,
-    /// Size in bytes beyond which a file takes no more records and a new file is begun. The size is checked before a
-    /// batch is appended, so a file can be longer by one batch. Default: 10 MiB.
+    /// Size in bytes at which the store begins a new file. The size is checked before a batch is appended, so a file
+    /// can be longer by one batch. Default: 10 MiB.
     pub file_bytes: u64,
     /// Quota for all files of all tasks, in bytes; beyond it the oldest files are deleted. Open files, one per rank and
     /// format, are not deleted. Default: 5,000 MiB.
     pub bytes_max: u64,
     /// Maximum number of complete files of all tasks; beyond it the oldest files are deleted. Default: 10,000.
     pub files_max: usize,
-    /// Maximum time that records wait, so that many are written together. Until then they are only in the memory of
-    /// this process. Default: 1 s.
+    /// Maximum time for which records wait to be written to a file, so that many are written together. Until then the
+    /// records are only in the memory of this process. Default: 1 s.
     pub write_every: Duration,
-    /// Maximum number of records that wait to be written; records beyond it are dropped. Default: 262,144.
+    /// Maximum number of records that wait at one time to be written; records beyond it are dropped and counted in
+    /// [`StoreStatus::dropped`](super::StoreStatus::dropped). Default: 262,144.
     pub queue_records_max: usize,
 }
 

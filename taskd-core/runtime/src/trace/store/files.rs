@@ -113,14 +113,15 @@ pub struct RankFiles {
     pub others_count: u64,
 }
 
-/// Maximum number of entries other than record files that are listed by name for a rank's directory.
+/// Maximum number of entries other than record files that [`RankFiles::others`] lists. Further entries are only
+/// counted.
 pub const OTHERS_MAX: usize = 16;
 
 impl RankFiles {
     /// Lists the files in a rank's directory.
     ///
     /// # Errors
-    /// If the directory cannot be read.
+    /// Returns an error if the directory cannot be read.
     pub fn list(dir: &Path) -> io::Result<RankFiles> {
         let mut found = RankFiles::default();
         for entry in std::fs::read_dir(dir)? {

@@ -23,8 +23,8 @@ impl StoredFile {
     /// Opens the file to read its trace records as records of `rank`.
     ///
     /// # Errors
-    /// If the file cannot be opened, or is not a regular file. Problems in its contents are in
-    /// [`StoredReader::skipped`].
+    /// Returns an error if the file cannot be opened, or is not a regular file. [`StoredReader::skipped`] lists
+    /// problems in the contents of the file.
     pub fn read(&self, rank: Rank) -> io::Result<StoredReader> {
         let file = files::open_to_read(&self.path)?;
         if !file.metadata()?.is_file() {

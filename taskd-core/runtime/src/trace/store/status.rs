@@ -63,11 +63,12 @@ impl StoreStatus {
     }
 }
 
-/// Errors of opening a store. An unusable disk is not an error here: it is reported in [`StoreStatus`].
+/// Error of [`TraceStore::open`](super::TraceStore::open). An unusable disk is not an error here: it is reported in
+/// [`StoreStatus`].
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum StoreError {
-    /// A setting is invalid; contains the setting and the violated rule.
+    /// A setting is invalid; contains the setting and the values that are valid.
     #[error(transparent)]
     Config(ConfigError),
     /// The thread that writes records cannot be started.

@@ -26,7 +26,7 @@ impl TraceStore {
     /// an unusable disk is noticed only with the first batch.
     ///
     /// # Errors
-    /// If the configuration is invalid, or the thread cannot be started.
+    /// Returns an error if the configuration is invalid, or the thread cannot be started.
     pub fn open(config: StoreConfig) -> Result<TraceStore, StoreError> {
         if let Some(problem) = config.problems().into_iter().next() {
             return Err(StoreError::Config(problem));

@@ -16,8 +16,8 @@ use std::fs::File;
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Control of the trace kinds that all ranks record. It holds the request in force for all ranks, and the ranks'
-/// recorders. Clones share both.
+/// Control of the trace kinds that all ranks record. It holds the latest request for trace kinds, and the recorders of
+/// the ranks to which this request applies. Clones share the request and the recorders.
 ///
 /// Until the first request, each rank records the kinds that its environment selects. The latest request applies,
 /// whether it comes from the host program, an operator or a file. A rank that is started or restarted later gets
@@ -79,7 +79,7 @@ impl SwitchHandle {
     /// Opens the switches of the recorder that records into `memory`.
     ///
     /// # Errors
-    /// If the memory is not a recorder's, or cannot be mapped.
+    /// Returns an error if the memory is not a recorder's, or cannot be mapped.
     pub fn open(memory: &File) -> io::Result<SwitchHandle> {
         Ok(SwitchHandle(RecorderReader::open(memory.try_clone()?)?))
     }
@@ -91,7 +91,8 @@ impl SwitchHandle {
 }
 
 impl TraceControl {
-    /// Creates a control without a request and without recorders.
+    /// Creates a control without a request and without recorders. `mode` is the rule by which a request determines the
+    /// kinds that ranks record.
     #[must_use]
     pub fn new(mode: Mode) -> TraceControl {
         TraceControl { mode, state: Arc::default() }
@@ -163,7 +164,8 @@ impl TraceControl {
         }
     }
 
-    /// Returns the request and the current state of every rank, as its process reports it.
+    /// Returns the request in force, and the current state of each trace kind in every rank, as the rank's process
+    /// reports it in its recorder's memory.
     #[must_use]
     pub fn status(&self) -> TraceStatus {
         let mut state = self.state();

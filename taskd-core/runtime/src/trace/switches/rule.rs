@@ -5,7 +5,7 @@
 use crate::trace::recorder::{Kind, Switches, USER_KINDS_MAX};
 use taskd_kernel::trace::switches::{Mode, PerKind, Requested, Switch, by_rule};
 
-/// The kind of trace records that each trace switch turns on or off.
+/// The [`Kind`] of trace records that each trace switch turns on or off.
 pub const KINDS: PerKind<Kind> = PerKind {
     communication: Kind::Communication,
     step: Kind::Step,

@@ -26,7 +26,8 @@ use taskd_kernel::trace::switches::cut;
 /// Interval between reads of the watched file of trace switches.
 pub const LOOK_EVERY: Duration = Duration::from_millis(50);
 
-/// Maximum length of the watched file of trace switches, in bytes; a longer file is refused.
+/// Maximum length of the watched file of trace switches, in bytes. A longer file is not applied, and counted in
+/// [`FileStatus::refused`].
 pub const FILE_BYTES_MAX: usize = 64 << 10;
 
 /// Minimum interval between two log messages.
@@ -78,7 +79,7 @@ impl SwitchFile {
     /// watcher per `TraceControl`.
     ///
     /// # Errors
-    /// If the thread cannot be created.
+    /// Returns an error if the thread cannot be created.
     pub fn follow(path: impl Into<PathBuf>, control: TraceControl) -> io::Result<SwitchFile> {
         let (alive, dropped) = channel();
         let mut follower = Follower::new(path.into(), control);

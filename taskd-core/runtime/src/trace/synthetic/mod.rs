@@ -54,22 +54,27 @@ pub struct SyntheticJob {
     injections: Vec<Injection>,
 }
 
-/// A fault or disturbance that makes ranks differ. The first four variants are the fault of a rank, the others of none.
+/// A fault of one rank, or a disturbance without a faulty rank, that the simulation of a [`SyntheticJob`] contains. The
+/// first four variants (`Slow`, `Frozen`, `Skips` and `Mismatch`) are faults of the rank that they name, which a
+/// detector should find. The other variants are disturbances: they lengthen steps on some or all ranks although no rank
+/// is faulty, so a detector must blame no rank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Injection {
-    /// From a step on, a rank's own work takes longer.
+    /// A rank's own work (loading data and computing, without communication) takes longer, from one step on to the end
+    /// of the job.
     Slow {
         /// Rank that becomes slow.
         rank: Rank,
         /// First step in which the rank is slow.
         from_step: u64,
-        /// Additional time of the rank's own work, in percent.
+        /// Additional time, in percent of the rank's usual own work: 50 means that the work takes 1.5 times as long.
         percent: u32,
-        /// Cause of the slowness.
+        /// Cause for which the rank's work takes longer.
         cause: Cause,
     },
-    /// A rank stops for ever in the middle of a step, and records nothing more.
+    /// A rank stops for ever in the middle of a step, and records nothing more. The other ranks then wait for it for
+    /// ever.
     Frozen {
         /// Rank that freezes.
         rank: Rank,
@@ -90,21 +95,24 @@ pub enum Injection {
         /// Step of that collective.
         at_step: u64,
     },
-    /// The last stage of a pipeline has more work than the others.
+    /// The ranks of the last pipeline stage have more work in each step than those of the other stages.
     UnevenStages {
-        /// Additional work of the last stage, in percent.
+        /// Additional work of the last stage's ranks, in percent of the work of another stage's ranks.
         percent: u32,
     },
-    /// Sequences have different lengths, so the work of every rank varies.
+    /// The training data has sequences of different lengths, so each rank has a different, random amount of work in
+    /// each step.
     UnevenLengths {
-        /// Maximum additional work of a rank, in percent.
+        /// Maximum additional work of a rank in one step, in percent. The additional work is uniformly distributed from
+        /// 0 to this value.
         percent: u32,
     },
     /// The first steps take longer, on each rank by a different amount.
     WarmUp {
         /// Number of steps that take longer, from the first step on.
         steps: u64,
-        /// Maximum additional time in the first step, in percent.
+        /// Maximum additional time of a rank's work in the first step, in percent. It falls linearly in the further
+        /// steps.
         percent: u32,
     },
     /// Ranks pause occasionally, independently of each other, as for a garbage collection.
@@ -121,11 +129,11 @@ pub enum Injection {
         /// Duration of saving a checkpoint, in milliseconds.
         ms: u32,
     },
-    /// From a step on, every communication takes longer.
+    /// Every communication of all ranks takes longer, from one step on to the end of the job.
     SlowNetwork {
         /// First step in which communications take longer.
         from_step: u64,
-        /// Additional time of a communication, in percent.
+        /// Additional time, in percent of a communication's usual duration.
         percent: u32,
     },
 }
@@ -138,7 +146,8 @@ pub enum Cause {
     OnCpu,
     /// The rank is kept off the CPU by another process.
     OffCpu,
-    /// The rank waits for data; the percentage refers to the whole step's work.
+    /// The rank waits for data before it computes. `percent` then refers to the work of the whole step, not to loading
+    /// data.
     DataLoader,
 }
 
@@ -159,49 +168,52 @@ impl SyntheticJob {
         }
     }
 
-    /// Sets the seed of the random numbers.
+    /// Sets the seed of the random numbers. The same job with the same seed gives the same records. Default: 1.
     #[must_use]
     pub fn seed(mut self, seed: u64) -> SyntheticJob {
         self.seed = seed;
         self
     }
 
-    /// Sets the number of steps; the first is step 1.
+    /// Sets the number of steps of the job; the first is step 1. Default: 1,000.
     #[must_use]
     pub fn steps(mut self, steps: u64) -> SyntheticJob {
         self.steps = steps;
         self
     }
 
-    /// Sets the duration of a rank's own work per step, from 1 ms to 1 hour.
+    /// Sets the duration of a rank's own work (without communication) per step, from 1 ms to 1 hour. Default: 100 ms.
     #[must_use]
     pub fn own_work(mut self, own: Duration) -> SyntheticJob {
         self.own = own.clamp(Duration::from_millis(1), Duration::from_secs(3600));
         self
     }
 
-    /// Sets the maximum deviation of each piece of work from its mean, uniformly distributed, at most 500 permille.
+    /// Sets the maximum random deviation of the duration of each piece of a rank's work, in thousandths of this
+    /// duration, at most 500. The deviation is uniformly distributed. Default: 20.
     #[must_use]
     pub fn jitter_permille(mut self, permille: u32) -> SyntheticJob {
         self.jitter_permille = permille.min(500);
         self
     }
 
-    /// Sets the number of gradient buckets, 1 to 1,000.
+    /// Sets the number of gradient buckets, from 1 to 1,000: each rank all-reduces its gradients in that many
+    /// collectives per step. Default: 4.
     #[must_use]
     pub fn buckets(mut self, buckets: u32) -> SyntheticJob {
         self.buckets = buckets.clamp(1, 1000);
         self
     }
 
-    /// Sets the number of pipeline stages. If the ranks cannot be divided evenly, there is one stage.
+    /// Sets the number of pipeline stages into which the ranks are divided. If the ranks cannot be divided evenly,
+    /// there is one stage. Default: 1, that is, no pipeline.
     #[must_use]
     pub fn stages(mut self, stages: u32) -> SyntheticJob {
         self.stages = if stages > 0 && self.ranks.is_multiple_of(stages) { stages } else { 1 };
         self
     }
 
-    /// Adds a fault or disturbance.
+    /// Adds a fault or disturbance to the simulation. Several can be added; their effects on a step are combined.
     #[must_use]
     pub fn inject(mut self, injection: Injection) -> SyntheticJob {
         self.injections.push(injection);
@@ -214,8 +226,8 @@ impl SyntheticJob {
         SyntheticRun::new(self)
     }
 
-    /// Runs the job in real time, as a source marked as a stand-in. It never ends: after the last step, or when ranks
-    /// hang, the time advances without new records.
+    /// Runs the job in real time, as a trace source that is marked as a [stand-in](crate::trace::SourceInfo::stand_in).
+    /// The source never ends: after the last step, or when ranks hang, time continues without new records.
     #[must_use]
     pub fn source(self) -> StoredSource<SyntheticRun> {
         StoredSource::new(self.run()).named("synthetic").pace(Pace::RealTime).lingering().stand_in()

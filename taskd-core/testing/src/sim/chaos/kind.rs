@@ -44,7 +44,7 @@ kinds! {
     StuckAtExit => "stuck-at-exit",
     /// All ranks wait for each other forever; their heartbeats continue.
     Deadlock => "deadlock",
-    /// A rank is slow, and the job with it.
+    /// A rank is slow, so that the whole job becomes slow.
     Slow => "slow",
     /// A vendor's error makes a rank suspect, which is frozen in half of the cases; witnesses are late or silent.
     Suspicion => "suspicion",
@@ -78,7 +78,7 @@ kinds! {
     SupervisorKilled => "supervisor-killed",
     /// A detector panics.
     PluginPanic => "plugin-panic",
-    /// A link goes down and is up again within the correlation window.
+    /// The network link of a rank is reported as down, and as up again within the correlation window.
     LinkFlap => "link-flap",
     /// A collective fails on all ranks, without the death of a process: some ranks report it, or all.
     CollectiveFails => "collective-fails",
@@ -86,7 +86,7 @@ kinds! {
     StepFails => "step-fails",
     /// A fault tears every rank inside its commit window.
     AllTorn => "all-torn",
-    /// A control link is lost while the job trains, and comes back, or not.
+    /// A control link is lost while the job trains. In some cases it comes back.
     ControlLinkLost => "control-link-lost",
     /// A survivor ends while survivors carry out directives.
     SurvivorLost => "survivor-lost",
@@ -98,7 +98,7 @@ kinds! {
     ReplacementNeverParks => "newcomer-never-parks",
     /// A control link is lost while its process carries out a directive, and comes back.
     LinkLostWhileDirected => "link-lost-while-told",
-    /// The same, and it never comes back.
+    /// A control link is lost while its process carries out a directive, and never comes back.
     LinkCutWhileDirected => "link-cut-while-told",
     /// The reply to a directive is lost with its link; the directive is sent again.
     AnswerLost => "answer-lost",
@@ -126,7 +126,7 @@ kinds! {
     OperatorStop => "operator-stop",
     /// The program fails at one step, every time.
     ProgramBroken => "program-broken",
-    /// Ranks crash repeatedly.
+    /// Ranks crash repeatedly, until the recovery budget is spent.
     BudgetDrained => "budget-drained",
     /// A rank exits with the code that means "do not restart me".
     DoNotRestart => "do-not-restart",

@@ -17,7 +17,7 @@ impl Clause {
         Clause { suite, name, text }
     }
 
-    /// Returns what the plugin must do, in one sentence.
+    /// Returns the requirement itself: what the plugin must do, in one sentence.
     #[must_use]
     pub const fn text(&self) -> &'static str {
         self.text
@@ -45,7 +45,7 @@ macro_rules! clauses {
 }
 pub(super) use clauses;
 
-/// A clause that a plugin broke, and how this was detected.
+/// A clause of the contract that a plugin broke, and the plugin's behaviour that broke it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Violation {
     /// The clause that the plugin broke.
@@ -74,13 +74,14 @@ pub struct Report {
 }
 
 impl Report {
-    /// Returns the clauses that were checked.
+    /// Returns the clauses of the contract that the suite checked. The plugin keeps all of them.
     #[must_use]
     pub fn checked(&self) -> &[Clause] {
         &self.checked
     }
 
-    /// Returns the clauses that were not checked, each with the reason.
+    /// Returns the clauses of the contract that the suite did not check, or that its caller excluded, each with the
+    /// reason.
     #[must_use]
     pub fn skipped(&self) -> &[(Clause, String)] {
         &self.skipped

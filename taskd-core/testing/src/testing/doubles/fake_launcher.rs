@@ -91,7 +91,7 @@ impl FakeLauncher {
         FakeLauncher::with_nodes(["fake-host"], 64)
     }
 
-    /// Creates a launcher with hosts of these names, each for `slots` ranks. The slots are reported, not enforced.
+    /// Creates a launcher with hosts of these names. Each host reports room for `slots` ranks, but accepts more.
     pub fn with_nodes<N: Into<Name>>(names: impl IntoIterator<Item = N>, slots: u32) -> FakeLauncher {
         let status = |name: N| NodeStatus::new(NodeId(name.into()), NodeState::Ready, slots);
         FakeLauncher::build(names.into_iter().map(status), false, None)
@@ -166,8 +166,9 @@ impl FakeLauncher {
         self.world.lock().procs.get(proc).is_some_and(FakeProc::runs)
     }
 
-    /// Changes the state of a host. [`NodeState::OutOfSight`] holds back the changes of its processes until the host is
-    /// in another state; [`NodeState::Left`] ends them.
+    /// Changes the state of a host. While a host is [`NodeState::OutOfSight`], the changes of its processes are not
+    /// reported; they are reported when the host is in another state. [`NodeState::Left`] ends the processes of the
+    /// host.
     pub fn set_node(&self, node: &NodeId, to: NodeState) {
         let mut state = self.world.lock();
         let Some(known) = state.nodes.get_mut(node) else { return };

@@ -20,7 +20,7 @@ pub enum FakeProgram {
     Stubborn,
     /// The launcher accepts the start order, but the process cannot be started.
     CannotStart,
-    /// The launcher refuses the order to start the process.
+    /// The launcher refuses a batch with this program, so that `start` fails.
     Refused,
 }
 

@@ -7,7 +7,7 @@ use std::sync::LazyLock;
 /// Returns the interpreter behind `python3` on PATH (which may itself be a wrapper script).
 ///
 /// # Panics
-/// If there is none.
+/// Panics if there is no such interpreter.
 #[must_use]
 pub fn system() -> &'static str {
     static PYTHON: LazyLock<String> = LazyLock::new(|| {
@@ -18,7 +18,7 @@ pub fn system() -> &'static str {
     &PYTHON
 }
 
-/// Returns CPython 3.`minor`, if it is on PATH or among pyenv's versions.
+/// Returns the path of the interpreter CPython 3.`minor`, if it is on PATH or among pyenv's versions.
 #[must_use]
 pub fn version(minor: u32) -> Option<PathBuf> {
     let answer = |python: PathBuf| {

@@ -11,7 +11,7 @@ use super::pythons::system;
 use super::start;
 use crate::launch::python::{PythonFile, write_helper};
 
-/// Offset in the lifeline page, the memory that a rank shares with its guard, of the lifeline's state (`u32`).
+/// Offset in the lifeline page (the memory that a rank shares with its guard) of the state of the lifeline (`u32`).
 pub const STATE: u64 = 20;
 /// Offset in the lifeline page of the last completed step's number (`u64`).
 pub const STEP: u64 = 48;
@@ -44,7 +44,7 @@ impl Rank {
     /// Creates a rank whose Python helper contains these files of a framework.
     ///
     /// # Panics
-    /// If files cannot be written.
+    /// Panics if files cannot be written.
     #[must_use]
     pub fn new(framework: &[PythonFile]) -> Rank {
         let rank = Rank { dir: tempfile::tempdir().unwrap(), helper: tempfile::tempdir().unwrap() };
@@ -81,7 +81,7 @@ impl Rank {
     /// Writes a file next to the lifeline page and returns its path.
     ///
     /// # Panics
-    /// If the file cannot be written.
+    /// Panics if the file cannot be written.
     pub fn file(&self, name: &str, text: &str) -> String {
         let path = self.dir.path().join(name);
         fs::create_dir_all(path.parent().unwrap()).unwrap();
@@ -101,7 +101,7 @@ impl Rank {
     /// Runs a Python program as the rank, until it ends.
     ///
     /// # Panics
-    /// If it cannot be started.
+    /// Panics if the program cannot be started.
     pub fn run(&self, program: &str) -> Output {
         self.command(&[system(), "-c", program]).output().unwrap()
     }
@@ -109,7 +109,7 @@ impl Rank {
     /// Returns the `u32` at this offset of the lifeline page.
     ///
     /// # Panics
-    /// If the page cannot be read.
+    /// Panics if the page cannot be read.
     #[must_use]
     pub fn u32(&self, at: u64) -> u32 {
         let mut bytes = [0; 4];
@@ -120,7 +120,7 @@ impl Rank {
     /// Returns the `u64` at this offset of the lifeline page.
     ///
     /// # Panics
-    /// If the page cannot be read.
+    /// Panics if the page cannot be read.
     #[must_use]
     pub fn u64(&self, at: u64) -> u64 {
         let mut bytes = [0; 8];

@@ -57,7 +57,7 @@ impl Recorded {
     /// Creates a rank whose Python helper contains these files of a framework.
     ///
     /// # Panics
-    /// If files cannot be written.
+    /// Panics if files cannot be written.
     #[must_use]
     pub fn new(framework: &[PythonFile]) -> Recorded {
         let helper = tempfile::tempdir().unwrap();
@@ -93,7 +93,7 @@ impl Recorded {
     /// Runs the Python program in a file as the rank, and returns its stdout and stderr.
     ///
     /// # Panics
-    /// If the program does not end successfully.
+    /// Panics if the program does not end successfully.
     pub fn run(&self, python: &Path, program: &str, arguments: &[&str]) -> (String, String) {
         finished(self.command(python, program, arguments).output().unwrap())
     }
@@ -115,7 +115,7 @@ impl Recorded {
     /// Sets the kinds of trace records that the rank records from now on.
     ///
     /// # Panics
-    /// If there is no recorder.
+    /// Panics if the process has not opened a recorder.
     pub fn switch(&self, kinds: Switches) {
         RecorderReader::open(self.memory.try_clone().unwrap()).unwrap().switch(kinds);
     }
@@ -123,7 +123,7 @@ impl Recorded {
     /// Returns everything that was recorded so far.
     ///
     /// # Panics
-    /// If a record was lost.
+    /// Panics if the recorder has lost a record.
     #[must_use]
     pub fn seen(&self) -> Seen {
         let mut recording = RecorderReader::open(self.memory.try_clone().unwrap()).unwrap();

@@ -53,10 +53,10 @@ pub fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
-/// Returns stdout and stderr of a program that has ended successfully.
+/// Returns the stdout and the stderr of a program that has ended successfully.
 ///
 /// # Panics
-/// If it has not ended successfully.
+/// Panics if the program has not ended successfully.
 pub fn finished(out: Output) -> (String, String) {
     let printed = (text(&out.stdout), text(&out.stderr));
     assert!(out.status.success(), "{}: {}{}", out.status, printed.0, printed.1);
@@ -66,7 +66,7 @@ pub fn finished(out: Output) -> (String, String) {
 /// Waits for a started program, and returns the same as [`finished`].
 ///
 /// # Panics
-/// If it has not ended successfully.
+/// Panics if the program has not ended successfully.
 pub fn waited(child: Child) -> (String, String) {
     finished(child.wait_with_output().unwrap())
 }

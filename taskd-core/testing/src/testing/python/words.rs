@@ -9,10 +9,11 @@ use serde_json::{Value, json};
 use super::{finished, system};
 use crate::launch::python::{PythonFile, write_helper};
 
-/// Runs a Python program that can import the helper, these files and `json`, and returns the JSON value that it prints.
+/// Runs a Python program and returns the JSON value that it prints. The program can import the helper, `json`, and the
+/// modules in `files`.
 ///
 /// # Panics
-/// If the program fails, or prints anything else.
+/// Panics if the program fails, or prints anything else.
 #[must_use]
 pub fn evaluated(files: &[PythonFile], program: &str) -> Value {
     let helper = tempfile::tempdir().unwrap();
@@ -27,7 +28,7 @@ pub fn evaluated(files: &[PythonFile], program: &str) -> Value {
 /// Returns the names of an enum's variants, as serde writes them.
 ///
 /// # Panics
-/// If the type is not an enum.
+/// Panics if the type is not an enum.
 #[must_use]
 pub fn variants<T: DeserializeOwned>() -> BTreeSet<String> {
     let errors = [json!("?"), json!({"?": null})].map(|value| serde_json::from_value::<T>(value).err());
@@ -42,7 +43,7 @@ pub fn variants<T: DeserializeOwned>() -> BTreeSet<String> {
 /// Returns the texts of a JSON list.
 ///
 /// # Panics
-/// If the value is not a list.
+/// Panics if the value is not a list.
 #[must_use]
 pub fn texts(list: &Value) -> BTreeSet<String> {
     list.as_array().unwrap().iter().map(|text| text.as_str().unwrap().to_owned()).collect()

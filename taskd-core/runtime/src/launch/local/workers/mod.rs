@@ -86,12 +86,14 @@ fn leaves_descriptors(stream: &UnixStream) -> bool {
     u64::try_from(stream.as_raw_fd()).is_ok_and(|number| number + DESCRIPTORS_LEFT < limit)
 }
 
-/// Counters of the control links to the training processes.
+/// Counters of a launcher's control links (the connections between the launcher and its training processes) since the
+/// launcher was built.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct LinkCounts {
-    /// Number of connections to the launcher's worker socket that it closed: from a process that is not the job's,
-    /// beyond the maximum number of connections, or after an invalid message.
+    /// Number of connections to the launcher's worker socket that the launcher closed, because the process at the other
+    /// end does not belong to the job, because the maximum number of connections was open, or because the process sent
+    /// an invalid message.
     pub refused: u64,
     /// Number of replies of training processes for which no directive was waiting: replies that were sent twice, or
     /// replies to a directive that was dropped.

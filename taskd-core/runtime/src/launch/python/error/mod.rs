@@ -29,7 +29,8 @@ pub struct Failure<'a> {
 }
 
 impl<'a> Failure<'a> {
-    /// Makes a failure as the launcher does, for tests of a framework.
+    /// Creates a failure from its parts, as the launcher does when a process has failed. Meant for tests of a
+    /// [`Framework`](super::Framework).
     #[must_use]
     pub const fn new(proc: &'a ProcId, record: Option<&'a ErrorRecord>, stderr_tail: &'a str) -> Failure<'a> {
         Failure { proc, record, stderr_tail }
@@ -42,15 +43,16 @@ impl<'a> Failure<'a> {
         self.recorded().or_else(|| exception_in(self.stderr_tail))
     }
 
-    /// Returns the exception in the error file; `None` without an error file, or for one without an exception.
+    /// Returns the exception in the error file, as its type, a colon and its text; `None` if there is no error file, or
+    /// if the file contains no exception.
     #[must_use]
     pub fn recorded(&self) -> Option<String> {
         self.record.map(|record| record.message.clone()).filter(|text| !text.is_empty())
     }
 }
 
-/// Makes the report of an exception, given as its type, a colon and its text: the process's own fault (not a
-/// consequence of another's), without a step.
+/// Creates the error report of an exception, which is passed as its type, a colon and its text. The report states that
+/// the process itself is at fault, not another process, and names no step.
 ///
 /// ```
 /// use taskd_core::launch::python::report_of;

@@ -11,7 +11,8 @@ use crate::job::{document_text, printable};
 use rustix::fs::{Mode, OFlags};
 use serde_json::Value;
 
-/// Maximum size of an error file in bytes. A larger file is refused, not cut, since part of a record cannot be parsed.
+/// Maximum size of an error file in bytes. A larger file is not read at all, since a part of an error record cannot be
+/// parsed: [`ErrorFileError::TooLarge`].
 pub const RECORD_BYTES_MAX: u64 = 1 << 20;
 
 /// Content of an error file: a failure as the program recorded it.
@@ -26,7 +27,8 @@ pub struct ErrorRecord {
     pub timestamp_s: Option<u64>,
     /// Exit code of the program, if a nested launcher added it to the error file.
     pub error_code: Option<i32>,
-    /// Number of the last completed training step, if taskd's helper added it; counted as on the lifeline page.
+    /// Number of the last completed training step, counted as on the lifeline page; `None` if the error file was not
+    /// written by taskd's helper or no step is known.
     pub step: Option<u64>,
     /// True if taskd's helper recorded the exception as uncaught: the exception ends the process, although the end may
     /// never complete.
@@ -97,7 +99,8 @@ pub enum ErrorFileError {
     },
 }
 
-/// Reads an error file; returns `None` if the program wrote none, which includes an empty one.
+/// Reads the error file of a process. Returns `None` if there is no file or the file is empty, that is, if the program
+/// recorded no error.
 ///
 /// # Errors
 /// Fails if the file exists but is unusable; then only the program's exit code and stderr are available.

@@ -44,7 +44,7 @@ pub enum VenvError {
     #[error("the disk of {} is too full for the Python environment: it takes {} GB and {} GB are free; make room, or \
              set XDG_CACHE_HOME to another disk", path.display(), needs / 1_000_000_000, free / 1_000_000_000)]
     DiskFull {
-        /// Path of the environment that has no room.
+        /// Path of the environment for which there is no room.
         path: PathBuf,
         /// Free space that the installation requires, in bytes.
         needs: u64,
@@ -73,7 +73,7 @@ pub enum VenvError {
     /// The installation of the environment failed for a reason that no other variant covers.
     #[error("the Python environment {} could not be made: {detail}", path.display())]
     Install {
-        /// Path of the environment that has no room.
+        /// Path of the environment that could not be built.
         path: PathBuf,
         /// Last lines of the output of the command that failed.
         detail: String,

@@ -31,7 +31,7 @@ use sha2::{Digest, Sha256};
 pub struct VenvSpec {
     /// Display name of the installed software: `PyTorch`.
     pub what: &'static str,
-    /// Cost of the installation, for display: `about 7 GB, once, about 2 minutes`.
+    /// Disk space and duration of the installation, for display: `about 7 GB, once, about 2 minutes`.
     pub takes: &'static str,
     /// Pinned requirements in pip's format.
     pub requirements: &'static str,
@@ -61,8 +61,8 @@ impl PythonEnv {
 }
 
 impl VenvSpec {
-    /// Returns the interpreter that the user names in the environment variable `variable` of this specification,
-    /// otherwise that of the shared environment, which is built if necessary.
+    /// Returns the interpreter that the user names in the environment variable [`variable`](Self::variable). If the
+    /// variable is not set, returns the interpreter of the shared environment, which is built if it does not exist.
     ///
     /// `progress` is called with one line of text at a time during a build, and not at all without one. Safe with
     /// several processes at once: one builds, the others wait for it. A build that was killed is repeated. This

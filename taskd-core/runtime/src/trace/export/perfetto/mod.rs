@@ -128,7 +128,7 @@ impl<W: Write> PerfettoWriter<W> {
     /// Writes the records of a batch to the file.
     ///
     /// # Errors
-    /// If the file cannot be written; the writer is unusable afterwards.
+    /// Returns an error if the file cannot be written. The writer is unusable afterwards.
     pub fn batch(&mut self, batch: &RecordBatch) -> io::Result<()> {
         let mut records: Vec<&TimedRecord> = batch.records.iter().collect();
         records.sort_by_key(|record| record.unix_nanos); // the threads' records are interleaved
@@ -155,7 +155,7 @@ impl<W: Write> PerfettoWriter<W> {
     /// Ends the open ranges, and returns the file with its counts.
     ///
     /// # Errors
-    /// If the file cannot be written.
+    /// Returns an error if the file cannot be written.
     pub fn finish(mut self) -> io::Result<(W, Summary)> {
         for (_, process) in std::mem::take(&mut self.processes) {
             self.close(process);

@@ -8,12 +8,15 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-/// Maximum number of counter tracks in a Perfetto file; values of further counters are left out, and counted.
+/// Maximum number of counter tracks in a Perfetto file. Values of further counters are not written, and counted in
+/// [`Summary::left_out`](super::Summary::left_out).
 pub const COUNTER_TRACKS_MAX: usize = 4096;
-/// Maximum number of device streams in a file; work on further streams is left out, and counted.
+/// Maximum number of device streams in a Perfetto file. Work on further streams is not written, and counted in
+/// [`Summary::left_out`](super::Summary::left_out).
 pub const STREAMS_MAX: usize = 4096;
-/// Maximum number of tracks in the exported trace for one device stream, or for one kind of record of a rank. Spans
-/// that overlap are put on separate tracks; spans that need more tracks than this are left out, and counted.
+/// Maximum number of tracks in a Perfetto file for one device stream, or for one kind of record of a rank. Spans that
+/// overlap are put on separate tracks. Spans that need a further track are not written, and counted in
+/// [`Summary::left_out`](super::Summary::left_out).
 pub const SPAN_TRACKS_MAX: usize = 64;
 
 /// Order of a rank's tracks: the recorder's own, kinds by their numbers, counters, streams.

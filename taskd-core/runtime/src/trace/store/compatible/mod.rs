@@ -24,6 +24,6 @@ mod writer;
 pub use reader::CompatibleReader;
 pub use writer::CompatibleWriter;
 
-/// Maximum length of a line in a file of the compatible format, in bytes. With names as the recorder accepts them,
-/// lines are far shorter.
+/// Maximum length of a line in a file of the compatible format, in bytes. A batch with a longer line is not written,
+/// and a reader skips a longer line. With names as the recorder accepts them, lines are far shorter.
 pub const LINE_BYTES_MAX: usize = 64 << 10;

@@ -39,9 +39,9 @@ impl<W: Write> CompatibleWriter<W> {
     /// next record.
     ///
     /// # Errors
-    /// If the write fails, or a line would be longer than [`LINE_BYTES_MAX`]: in the latter case, no line of the batch
-    /// is written. If the file has a part of the failed batch, truncate it to [`written`](Self::written): then the next
-    /// batch can be written.
+    /// Returns an error if the write fails, or if a line would be longer than [`LINE_BYTES_MAX`]. In the latter case,
+    /// no line of the batch is written. If the write failed after a part of the batch, truncate the file to
+    /// [`written`](Self::written) bytes: then the next batch can be written.
     pub fn append(&mut self, batch: &RecordBatch) -> io::Result<()> {
         self.lines.clear();
         let all_lost = self.lost.saturating_add(batch.lost);
@@ -85,7 +85,7 @@ impl<W: Write> CompatibleWriter<W> {
     /// Flushes the output.
     ///
     /// # Errors
-    /// Those of the output.
+    /// Returns the error of the output if the output cannot be flushed.
     pub fn flush(&mut self) -> io::Result<()> {
         self.out.flush()
     }

@@ -54,9 +54,9 @@ pub use writer::NativeWriter;
 pub const BLOCK_RECORDS_MAX: usize = 1 << 16;
 /// Maximum length of a block of a native file in bytes, compressed or not.
 pub const BLOCK_BYTES_MAX: usize = 16 << 20;
-/// Maximum number of different names in the records of one process.
+/// Maximum number of different names in the records of one process. A batch with more names is not written.
 pub const NAMES_MAX: usize = 1 << 18;
-/// Maximum total length of all names in the records of one process, in bytes.
+/// Maximum total length of all names in the records of one process, in bytes. A batch with longer names is not written.
 pub const NAMES_BYTES_MAX: usize = 8 << 20;
 /// Distance in bytes between the key blocks of a native file. A key block can be read without earlier blocks. The
 /// distance is larger if names, threads and shapes (the repeated parts of records) take a large part of a file.

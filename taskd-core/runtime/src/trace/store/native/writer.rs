@@ -35,7 +35,7 @@ impl<W: Write> NativeWriter<W> {
     /// Creates a writer, and writes the head of the file.
     ///
     /// # Errors
-    /// If the head cannot be written.
+    /// Returns an error if the head cannot be written.
     pub fn create(mut out: W, head: &NativeHead) -> io::Result<NativeWriter<W>> {
         let head = head.encode();
         out.write_all(&head)?;
@@ -56,9 +56,9 @@ impl<W: Write> NativeWriter<W> {
     /// recorder.
     ///
     /// # Errors
-    /// If the write fails, or there are more than [`NAMES_MAX`] names or more than [`NAMES_BYTES_MAX`] bytes of names.
-    /// If the file has a part of the failed batch, truncate it to [`written`](Self::written): then the next batch can
-    /// be written.
+    /// Returns an error if the write fails, or if the batch's table of names has more than [`NAMES_MAX`] names or more
+    /// than [`NAMES_BYTES_MAX`] bytes of names. If the write failed after a part of the batch, truncate the file to
+    /// [`written`](Self::written) bytes: then the next batch can be written.
     pub fn append(&mut self, batch: &RecordBatch) -> io::Result<()> {
         if !self.encoder.continues(&batch.names) {
             check(&batch.names)?;
@@ -98,7 +98,7 @@ impl<W: Write> NativeWriter<W> {
     /// Flushes the output.
     ///
     /// # Errors
-    /// Those of the output.
+    /// Returns the error of the output if the output cannot be flushed.
     pub fn flush(&mut self) -> io::Result<()> {
         self.out.flush()
     }

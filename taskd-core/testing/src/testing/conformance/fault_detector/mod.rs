@@ -122,7 +122,8 @@ impl DetectorSuite {
         self
     }
 
-    /// Excludes `clause`, which the detector does not keep, from the suite. The report lists it with the reason `why`.
+    /// Excludes `clause`, a requirement of the contract that the detector does not keep: breaking it is then no
+    /// violation. The [report](Report::skipped) lists the clause with the reason `why`.
     #[must_use]
     pub fn without(mut self, clause: Clause, why: impl Into<String>) -> Self {
         self.verdict.waive(clause, why);
@@ -132,7 +133,7 @@ impl DetectorSuite {
     /// Runs the suite.
     ///
     /// # Errors
-    /// Every clause that was found broken.
+    /// Returns one [`Violation`] for each clause of the contract that the detector broke, in the order of the contract.
     pub fn check(mut self) -> Result<Report, Vec<Violation>> {
         let random = (0..self.seeds).map(|seed| (format!("random timeline {seed}"), Arc::new(Timeline::random(seed))));
         let given = self.timelines.drain(..).enumerate().map(|(i, t)| (format!("timeline {i}"), Arc::new(t)));
@@ -158,7 +159,8 @@ impl DetectorSuite {
     /// Runs the suite.
     ///
     /// # Panics
-    /// With every clause that was found broken.
+    /// Panics if the detector broke a clause of the contract; the message lists each broken clause, what the detector
+    /// did, and what the clause requires.
     #[track_caller]
     pub fn assert(self) -> Report {
         insist("detector", self.check())

@@ -42,7 +42,7 @@ impl Watch {
     /// Runs `play`, which makes calls under this watch, on a separate thread.
     ///
     /// # Panics
-    /// If `play` panics.
+    /// Panics if `play` panics.
     pub(super) fn over<T: Send + 'static>(
         &self,
         patience: Duration,

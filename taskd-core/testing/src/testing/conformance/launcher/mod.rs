@@ -118,7 +118,8 @@ where
         self
     }
 
-    /// Excludes `clause`, which the launcher does not keep, from the suite. The report lists it with the reason `why`.
+    /// Excludes `clause`, a requirement of the contract that the launcher does not keep: breaking it is then no
+    /// violation. The [report](Report::skipped) lists the clause with the reason `why`.
     #[must_use]
     pub fn without(mut self, clause: Clause, why: impl Into<String>) -> Self {
         self.verdict.waive(clause, why);
@@ -128,7 +129,7 @@ where
     /// Runs the suite.
     ///
     /// # Errors
-    /// Every clause that was found broken.
+    /// Returns one [`Violation`] for each clause of the contract that the launcher broke, in the order of the contract.
     pub async fn check(self) -> Result<Report, Vec<Violation>> {
         let mut session = Session::open(&self.make, &self.programs, self.limits, self.verdict).await;
         life::check(&mut session).await;
@@ -142,7 +143,8 @@ where
     /// Runs the suite.
     ///
     /// # Panics
-    /// With every clause that was found broken.
+    /// Panics if the launcher broke a clause of the contract; the message lists each broken clause, what the launcher
+    /// did, and what the clause requires.
     pub async fn assert(self) -> Report {
         insist("launcher", self.check().await)
     }

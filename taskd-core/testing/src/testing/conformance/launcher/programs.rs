@@ -18,8 +18,9 @@ pub struct Witnessed {
 }
 
 impl Witnessed {
-    /// Creates the value from a program's specification and the function that counts what its processes have done. Each
-    /// method that takes a `Witnessed` defines the meaning of `count`.
+    /// Creates the value from the specification of a program and a function that counts what the program's processes
+    /// have done. The `Programs` method to which the value is passed, such as [`with_counted`](Programs::with_counted),
+    /// defines what `count` has to count.
     pub fn new(spec: WorkerSpec, count: impl Fn() -> usize + Send + Sync + 'static) -> Witnessed {
         Witnessed { spec, count: Box::new(count) }
     }
@@ -131,7 +132,7 @@ impl Programs {
     /// otherwise they end by themselves after ten minutes.
     ///
     /// # Errors
-    /// If the directory cannot be created.
+    /// Returns an error if the directory cannot be created.
     pub fn shell() -> std::io::Result<Programs> {
         let marks = Arc::new(Marks { dir: tempfile::tempdir()?, next: AtomicU32::new(0) });
         let (counted, stubborn, tree) = (Arc::clone(&marks), Arc::clone(&marks), Arc::clone(&marks));

@@ -72,8 +72,8 @@ pub struct StrategySuite {
 }
 
 impl StrategySuite {
-    /// Adds an incident, with the state of the job at that time (such as a [`Timeline`](crate::testing::Timeline)'s
-    /// view).
+    /// Adds an incident for which the suite requests a proposal of the strategy. `view` is the state of the job at that
+    /// time, such as a [`Timeline`](crate::testing::Timeline)'s view.
     #[must_use]
     pub fn with_incident(mut self, incident: Incident, view: View) -> Self {
         let title = format!("the author's {}", incident.id);
@@ -88,7 +88,8 @@ impl StrategySuite {
         self
     }
 
-    /// Excludes `clause`, which the strategy does not keep, from the suite. The report lists it with the reason `why`.
+    /// Excludes `clause`, a requirement of the contract that the strategy does not keep: breaking it is then no
+    /// violation. The [report](Report::skipped) lists the clause with the reason `why`.
     #[must_use]
     pub fn without(mut self, clause: Clause, why: impl Into<String>) -> Self {
         self.verdict.waive(clause, why);
@@ -98,7 +99,7 @@ impl StrategySuite {
     /// Runs the suite.
     ///
     /// # Errors
-    /// Every clause that was found broken.
+    /// Returns one [`Violation`] for each clause of the contract that the strategy broke, in the order of the contract.
     pub fn check(mut self) -> Result<Report, Vec<Violation>> {
         self.scenes.extend((0..self.seeds).map(scenes::random));
         let scenes = std::mem::take(&mut self.scenes);
@@ -142,7 +143,8 @@ impl StrategySuite {
     /// Runs the suite.
     ///
     /// # Panics
-    /// With every clause that was found broken.
+    /// Panics if the strategy broke a clause of the contract; the message lists each broken clause, what the strategy
+    /// did, and what the clause requires.
     #[track_caller]
     pub fn assert(self) -> Report {
         insist("strategy", self.check())

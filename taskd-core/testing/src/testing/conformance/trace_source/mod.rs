@@ -82,7 +82,7 @@ where
     F: AsyncFn() -> S,
     S: TraceSource,
 {
-    /// Sets all facts that a new source reports, in order; ages are ignored.
+    /// Declares all facts that a new source must report, in order; ages are ignored.
     #[must_use]
     pub fn with_reference(mut self, facts: impl IntoIterator<Item = Fact>) -> Self {
         self.expected = Expected::Facts(facts.into_iter().map(|fact| ledger::words(&fact)).collect());
@@ -105,7 +105,8 @@ where
         self
     }
 
-    /// Sets the number of batches to read from a source (default: 20), or fewer if it ends.
+    /// Sets the number of batches that the suite reads from each source (default: 20). If a source ends earlier, the
+    /// suite reads fewer.
     #[must_use]
     pub fn with_batches(mut self, batches: u64) -> Self {
         self.limits.batches = batches;
@@ -119,21 +120,22 @@ where
         self
     }
 
-    /// Sets the duration of a single poll of the source from which it counts as blocking (default: 1 s).
+    /// Sets the duration of one poll of `next` from which the source counts as blocking the thread (default: 1 s).
     #[must_use]
     pub fn with_blocking(mut self, blocking: Duration) -> Self {
         self.limits.blocking = blocking;
         self
     }
 
-    /// Sets a domain about which the suite queries the source (default: rank 0).
+    /// Sets the domain about which the suite sends the source's probes (default: rank 0).
     #[must_use]
     pub fn with_asked(mut self, about: Domain) -> Self {
         self.asked = vec![about];
         self
     }
 
-    /// Excludes `clause`, which the source does not keep, from the suite. The report lists it with the reason `why`.
+    /// Excludes `clause`, a requirement of the contract that the source does not keep: breaking it is then no
+    /// violation. The [report](Report::skipped) lists the clause with the reason `why`.
     #[must_use]
     pub fn without(mut self, clause: Clause, why: impl Into<String>) -> Self {
         self.verdict.waive(clause, why);
@@ -143,7 +145,7 @@ where
     /// Runs the suite.
     ///
     /// # Errors
-    /// Every clause that was found broken.
+    /// Returns one [`Violation`] for each clause of the contract that the source broke, in the order of the contract.
     pub async fn check(mut self) -> Result<Report, Vec<Violation>> {
         let calm = self.read(false).await;
         if calm.end != End::Unusable {
@@ -157,7 +159,8 @@ where
     /// Runs the suite.
     ///
     /// # Panics
-    /// With every clause that was found broken.
+    /// Panics if the source broke a clause of the contract; the message lists each broken clause, what the source did,
+    /// and what the clause requires.
     pub async fn assert(self) -> Report {
         insist("source", self.check().await)
     }

@@ -1,4 +1,5 @@
-//! Messages and ends of standbys, and their effect on their line.
+//! Messages and ends of standbys, and their effect on the line of interchangeable standbys to which the standby
+//! belongs.
 //!
 //! The messages are not trusted: the identity of a child is verified in `/proc`.
 

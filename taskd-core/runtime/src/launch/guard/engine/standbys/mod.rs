@@ -1,8 +1,8 @@
-//! Standbys: their making in advance, and the assignment of a rank to one.
+//! Makes standbys in advance, and assigns ranks to them.
 //!
 //! Standbys never delay or fail a start: a standby that misses its deadline is ended, and the rank is started in the
-//! usual way. The [table](crate::launch::guard::standby) has the lines of interchangeable processes and the waiting
-//! standbys.
+//! usual way. The [table](crate::launch::guard::standby) contains the waiting standbys, in lines of interchangeable
+//! processes.
 
 mod assign;
 mod messages;

@@ -322,3 +322,15 @@ impl View {
         self.nodes.values().filter(|n| n.state == NodeState::Ready).map(|n| &n.node)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_ordered_process_is_wanted_and_has_reported_nothing() {
+        let proc = Proc::ordered(ProcId::rank(0, 1).incarnation, Generation(1), JobTime::START);
+        assert!(proc.wanted && proc.node.is_none() && proc.link.is_none() && proc.step.is_none());
+        assert!(matches!(proc.phase, Phase::Pending(_)));
+    }
+}

@@ -205,7 +205,10 @@ impl FaultDetector for ExitDetector {
             Signal::Phase(phase) => phase.is_over(),
             signal => matches!(signal, Signal::FailureRecorded(_)),
         };
-        let Some(proc) = unexpected(role, o.incarnation, view).filter(|_| is_news) else { return };
+        if !is_news {
+            return; // true of most observations: they cost no lookup
+        }
+        let Some(proc) = unexpected(role, o.incarnation, view) else { return };
         let explained = self.state.explained;
         if proc.unguarded {
             self.state.explained = self.state.explained.max(Some(proc.generation)); // others fail because it is gone

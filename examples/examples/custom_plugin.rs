@@ -1,7 +1,8 @@
 //! A team brings its own detector (a closure), its own strategy and its own launcher, and lets taskd do the rest.
 //!
 //! `cargo run --release --example custom_plugin`: two shell scripts are the ranks; rank 1 loses its licence server in
-//! the middle and exits with the team's code 7, which its detector knows to mean "start me again, me alone".
+//! the middle and exits with the team's code 7, which the team's detector takes as a request to restart this rank
+//! alone.
 
 use clap::Parser;
 use std::collections::BTreeMap;
@@ -20,7 +21,7 @@ use taskd_examples::program::{self, Failure};
 use taskd_examples::shards::{NO_LICENCE, RANKS, STEPS, Shards};
 use tokio::sync::Notify;
 
-/// Starts plain child processes. It declares what it does not support.
+/// Launcher that starts plain child processes. It declares what it does not support.
 struct Children {
     log: Arc<ChangeLog>,
     stops: Mutex<BTreeMap<ProcId, Arc<Notify>>>,
@@ -39,7 +40,7 @@ impl Launcher for Children {
         for order in &batch.starts {
             let (log, proc, stop) = (Arc::clone(&self.log), order.proc.clone(), Arc::new(Notify::new()));
             if log.admit([status(&proc, None, Phase::Pending("starting".into()))]).is_empty() {
-                continue; // known already: never a second time
+                continue; // already reported
             }
             self.stops.lock().unwrap_or_else(PoisonError::into_inner).insert(proc.clone(), Arc::clone(&stop));
             let mut command = tokio::process::Command::new(&order.spec.argv[0]);
@@ -76,7 +77,7 @@ impl Launcher for Children {
     }
 }
 
-/// Starts only what was lost, and lets the others run on.
+/// Strategy that starts only what was lost; the other ranks keep running.
 struct StartAlone;
 
 impl RecoveryStrategy for StartAlone {

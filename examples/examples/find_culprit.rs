@@ -1,10 +1,9 @@
-//! Which rank is it, what is wrong with it, and since when? Something goes wrong in one rank of a real DDP training,
-//! and the detectors say.
+//! Which rank is to blame, for what, and since when? A fault is injected into one rank of a real DDP training, and the
+//! detectors report it.
 //!
-//! `cargo run --release --example find_culprit -- --inject slow50`. What was done is compared with what is reported;
-//! victim and moment come from the seed. Slow and frozen ranks are made so from outside; to leave a collective out, or
-//! to call another one, only the program itself can do, when it finds a file. The Python environment is that of
-//! `pytorch_ddp`.
+//! `cargo run --release --example find_culprit -- --inject slow50`. The injected fault is compared with the report;
+//! victim and moment come from the seed. A rank is slowed or stopped from outside. A skipped or mismatched collective
+//! is the program's own, on finding a file. The Python environment is that of `pytorch_ddp`.
 
 use clap::Parser;
 use std::process::ExitCode;
@@ -33,7 +32,7 @@ struct Options {
 }
 
 fn main() -> ExitCode {
-    guard::init(); // a guard is this same program, started again: it never comes back from here
+    guard::init(); // this program is also the guard, in which this call does not return
     let options: Options = program::options();
     program::run("find_culprit", async {
         run(&options).await?.print(options.json);

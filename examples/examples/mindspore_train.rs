@@ -1,11 +1,11 @@
-//! Real MindSpore on the CPU: three workers and a scheduler; a worker is killed, then the scheduler, and nothing is
+//! Real MindSpore on the CPU: three workers and a scheduler; a worker is killed, then the scheduler, and no progress is
 //! lost.
 //!
 //! `cargo run --release --example mindspore_train`. The first run makes a Python environment with MindSpore in the
 //! user's cache directory (about 3 GB, a minute); `TASKD_PYTHON_MINDSPORE` names an interpreter to use instead. The
-//! script is `examples/python/train_mindspore.py`, as one would write it for msrun.
+//! script is `examples/python/train_mindspore.py`, an ordinary script for msrun.
 //!
-//! `--faults 50` sends so many SIGKILLs and SIGSTOPs to workers and scheduler at random, also while they start.
+//! `--faults 50` sends 50 SIGKILLs and SIGSTOPs to workers and scheduler at random moments, also while they start.
 //! `--beside-msrun 3` measures the time from a kill to the first new step, in turn with plain `msrun --join=True`.
 
 use clap::Parser;
@@ -48,29 +48,29 @@ struct Options {
 struct Trained {
     #[serde(flatten)]
     account: Account,
-    /// The framework's own start: interpreter, import, group, first step, in seconds; no system can be faster.
+    /// The framework's own start in seconds: interpreter, import, group, first step; no system can be faster.
     floor_s: f64,
-    /// The same in parts.
+    /// The same by phase.
     floor_phases_ms: Phases,
-    /// Where the time from a fault to the first new step went: the median of each phase.
+    /// The time from a fault to the first new step, by phase: the median of each.
     phases_ms: Option<Phases>,
     /// What each fault cost.
     recoveries: Vec<Recovery>,
-    /// Processes of the job that were there after its end.
+    /// Processes of the job that were left after its end.
     left: usize,
-    /// What came of going on with another number of workers.
+    /// The result of continuing with another number of workers.
     resized: Option<Resized>,
-    /// Kills in turn with msrun: ours, and its.
+    /// Kills in turn with msrun: taskd's times and msrun's.
     beside_msrun: Vec<Pair>,
 }
 
-/// A training that went on in another world size: the same batches, summed up in another order.
+/// A training that was continued in another world size: the same batches, summed up in another order.
 #[derive(Debug, Serialize)]
 struct Resized {
     workers: u32,
-    /// From which step.
+    /// The step from which it was continued.
     from_step: u64,
-    /// By how much the final loss differs from the undisturbed one's, as a share of it.
+    /// Relative difference of the final loss from that of the undisturbed run.
     loss_differs: f64,
 }
 
@@ -82,7 +82,7 @@ struct Pair {
 }
 
 fn main() -> ExitCode {
-    guard::init(); // a guard is this same program, started again: it never comes back from here
+    guard::init(); // this program is also the guard, in which this call does not return
     let options: Options = program::options();
     program::run("mindspore_train", async {
         let reported = Box::pin(run(&options)).await?;
@@ -146,7 +146,7 @@ async fn run(options: &Options) -> Result<Trained, Failure> {
     })
 }
 
-/// Trains to the middle, and from its checkpoint on with another number of workers.
+/// Trains to the middle, and from its checkpoint with another number of workers.
 async fn resized(job: &Job, workers: u32, undisturbed: f64) -> Result<Resized, Failure> {
     let middle = job.steps / 2 / job.checkpoint_every * job.checkpoint_every;
     mindspore::run(&Job { steps: middle, ..job.clone() }, Plan::quiet(), false).await?;
@@ -159,7 +159,7 @@ async fn resized(job: &Job, workers: u32, undisturbed: f64) -> Result<Resized, F
     Ok(Resized { workers, from_step: middle, loss_differs })
 }
 
-/// A killed worker under taskd and one under msrun, in turn.
+/// Kills a worker under taskd and one under msrun, in turn.
 async fn beside_msrun(options: &Options, job: &Job, dir: &Path) -> Result<Vec<Pair>, Failure> {
     let mut pairs = Vec::new();
     for round in 0..options.beside_msrun {
@@ -182,7 +182,7 @@ async fn beside_msrun(options: &Options, job: &Job, dir: &Path) -> Result<Vec<Pa
 }
 
 impl Trained {
-    /// The floor in the same run is what each recovery's own new processes took for themselves.
+    /// The minimum in this run is the time that the framework itself took in each recovery.
     fn table(&self) -> String {
         let mut out = self.account.table();
         let row = |out: &mut String, what: &str, p: &Phases| {

@@ -1,10 +1,9 @@
-//! Observe mode: watches a job that plain torchrun runs, while a rank is frozen and another is lost, and prints what
-//! taskd would have done, when, why, and what that would have saved.
+//! Observe mode: watches a job that plain torchrun runs while a rank is frozen and another is lost, and prints what
+//! taskd would have done, when, why, and how much time that would have saved.
 //!
-//! `cargo run --release --example observe`. `--jobs 20` does it twenty times with other faults, `--pairs 20` measures
-//! what observing costs the job. The Python environment is that of `pytorch_ddp`. The job is an ordinary script
-//! (`examples/python/train_steps.py`); not a line of it knows of taskd, and torchrun is started before the supervisor
-//! is.
+//! `cargo run --release --example observe`. `--jobs 20` repeats it twenty times with other faults, `--pairs 20`
+//! measures what observing costs the job. The Python environment is that of `pytorch_ddp`. The job is an ordinary
+//! script (`examples/python/train_steps.py`) that does not use taskd, and torchrun is started before the supervisor.
 
 use clap::{Parser, Subcommand};
 use std::process::ExitCode;
@@ -26,10 +25,10 @@ struct Options {
     /// Ranks of each job.
     #[arg(long, allow_negative_numbers = true, default_value_t = 3, value_parser = number::<u32>(2, 64))]
     ranks: u32,
-    /// Number of jobs, one after another. With more than one, the seed chooses how each loses its rank.
+    /// Number of jobs, one after another. With more than one, the seed chooses the fault that each loses its rank to.
     #[arg(long, allow_negative_numbers = true, default_value_t = 1, value_parser = number::<u32>(1, 1000))]
     jobs: u32,
-    /// Number of comparisons of the job's pace with a supervisor and without.
+    /// Pairs of turns, without and with a supervisor, for measuring the job's slowdown; 0: none.
     #[arg(long, allow_negative_numbers = true, default_value_t = 0, value_parser = number::<u32>(0, 1000))]
     pairs: u32,
     /// Prints the account as one line of JSON at the end.

@@ -1,8 +1,8 @@
 //! The quick start's story with real PyTorch: an unmodified DDP script, one rank killed, one frozen, nothing lost.
 //!
 //! `cargo run --release --example pytorch_ddp`. The first run makes a Python environment with torch in the user's cache
-//! directory (about 7 GB, two minutes and more); `TASKD_PYTHON` names an interpreter to use instead. The script is
-//! `examples/python/train_digits.py`, as one would write it for torchrun.
+//! directory (about 7 GB, two minutes or more); `TASKD_PYTHON` names an interpreter to use instead. The script is
+//! `examples/python/train_digits.py`, an ordinary script for torchrun.
 
 use clap::Parser;
 use std::path::Path;
@@ -31,7 +31,7 @@ struct Options {
 }
 
 fn main() -> ExitCode {
-    guard::init(); // a guard is this same program, started again: it never comes back from here
+    guard::init(); // this program is also the guard, in which this call does not return
     let options: Options = program::options();
     program::run("pytorch_ddp", async {
         Box::pin(run(&options)).await?.print(options.json);

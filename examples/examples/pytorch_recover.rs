@@ -1,5 +1,5 @@
-//! Real PyTorch DDP that survives the loss of a rank: the others keep their processes and their state, and the job goes
-//! on where it was.
+//! Real PyTorch DDP that survives the loss of a rank: the other ranks keep their processes and their state, and the job
+//! continues from the same step.
 //!
 //! `cargo run --release --example pytorch_recover`. The first run makes a Python environment with torch in the user's
 //! cache directory; `TASKD_PYTHON` names an interpreter to use instead. The script is
@@ -14,9 +14,9 @@ use taskd_pytorch::{store, venv};
 
 /// Milliseconds of pause in a step: the work of a larger model.
 const PACE_MS: u64 = 20;
-/// No job comes so far: it is ordered to end.
+/// More steps than any job trains: a job is ordered to end.
 const STEPS_MAX: u64 = 10_000_000;
-/// A job that is ended by its fault and started again trains so many.
+/// Steps of a job that its fault ends and that is started again.
 const STEPS_OF_ONE_THAT_ENDS: u64 = 210;
 
 /// Hits ranks of a DDP training one after the other, and reports the phases of each recovery.
@@ -52,8 +52,8 @@ struct Options {
 }
 
 fn main() -> ExitCode {
-    guard::init(); // a guard is this same program, started again: it never comes back from here
-    store::init(); // and so is the store
+    guard::init(); // this program is also the guard, in which this call does not return
+    store::init(); // nor does it return in the store
     let options: Options = program::options();
     program::run("pytorch_recover", Box::pin(run(&options)))
 }
@@ -90,13 +90,13 @@ async fn run(options: &Options) -> Result<(), Failure> {
     done
 }
 
-/// The same training, with nothing that befalls it.
+/// Runs the same training without faults.
 async fn undisturbed(job: &Job, steps: u64) -> Result<Run, Failure> {
     println!("undisturbed   the same again, {steps} steps");
     Job { dir: job.dir.with_file_name("reference"), pace_ms: 0, steps, ..job.clone() }.run(&[]).await
 }
 
-/// The job goes on after each fault.
+/// Runs a job that continues after each fault.
 async fn to_the_end(options: &Options, job: &Job, faults: &[Strike]) -> Result<(), Failure> {
     let run = job.run(faults).await?;
     let reported = Account::of(&undisturbed(job, run.steps).await?, run);
@@ -104,7 +104,7 @@ async fn to_the_end(options: &Options, job: &Job, faults: &[Strike]) -> Result<(
     reported.judge()
 }
 
-/// The job ends by the fault, and is started again where it has saved its state.
+/// Runs a job that its fault ends, and starts it again if it has saved its state.
 async fn until_ended(options: &Options, job: &Job, fault: &Strike) -> Result<(), Failure> {
     let job = Job { steps: STEPS_OF_ONE_THAT_ENDS, ..job.clone() };
     let mut ending = job.run_until_ended(fault).await?;

@@ -1,8 +1,8 @@
 //! The first run: four ranks train, one is killed, another is frozen, and the job ends as if nothing had happened.
 //!
-//! `cargo run --example quickstart` needs nothing but cargo. It trains a small network on real images of
-//! handwritten digits, twice: undisturbed, and under supervision while faults are injected from outside. Both end with
-//! the same state, to the bit. `--seed N` chooses other victims and other moments, `--json` prints the account as JSON.
+//! `cargo run --example quickstart` needs only cargo. It trains a small network on real images of handwritten digits,
+//! twice: undisturbed, and under supervision while faults are injected from outside. Both end with the same state, to
+//! the bit. `--seed N` chooses other victims and other moments, `--json` prints the account as JSON.
 
 use clap::Parser;
 use std::path::Path;
@@ -40,7 +40,7 @@ struct Options {
     json: bool,
 }
 
-/// How this program starts itself again as one rank.
+/// The subcommand with which this program starts itself as one rank.
 #[derive(Debug, Parser)]
 struct RankOptions {
     #[command(flatten)]
@@ -48,7 +48,7 @@ struct RankOptions {
 }
 
 fn main() -> ExitCode {
-    guard::init(); // a guard is this same program, started again: it never comes back from here
+    guard::init(); // this program is also the guard, in which this call does not return
     if std::env::args_os().nth(1).is_some_and(|a| a == "rank") {
         return rank();
     }
@@ -134,7 +134,7 @@ async fn run(options: &Options) -> Result<Account, Failure> {
     Ok(account)
 }
 
-/// The same job with the same data, as threads of this process, with nothing in its way.
+/// Runs the same job on the same data, undisturbed, as threads of this process.
 async fn undisturbed(options: &Options, dir: &Path) -> Result<TrainerOutcome, Failure> {
     let settings = TrainerSettings { steps: options.steps, step_time_us: 0, ..TrainerSettings::in_dir(dir) };
     let ranks = (0..RANKS).map(|rank| {
@@ -150,7 +150,7 @@ async fn undisturbed(options: &Options, dir: &Path) -> Result<TrainerOutcome, Fa
     first.ok_or_else(|| "no rank ran".into())
 }
 
-/// The training program's books.
+/// Returns the training program's metrics.
 fn read(settings: &TrainerSettings) -> Vec<StepLine> {
     let lines = trainer::read_metrics(&settings.metrics_path()).unwrap_or_default();
     let line = |m: &MetricsLine| StepLine {

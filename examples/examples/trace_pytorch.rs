@@ -1,10 +1,9 @@
-//! What the ranks of a real DDP training do, step by step, while kinds are switched off and on under it; then a file for
-//! ui.perfetto.dev.
+//! Records what the ranks of a real DDP training do, step by step, while kinds are switched off and on, and then writes
+//! a file for ui.perfetto.dev.
 //!
-//! `cargo run --release --example trace_pytorch`. The script (`examples/python/train_traced.py`) knows nothing of taskd. What was
-//! recorded stands in `--out`: `trace.pftrace` for Perfetto, and the records themselves below
-//! `records`. The Python environment is
-//! that of `pytorch_ddp`.
+//! `cargo run --release --example trace_pytorch`. The script (`examples/python/train_traced.py`) does not use taskd.
+//! The records are in `--out`: `trace.pftrace` for Perfetto, and the native records below `records`. The Python
+//! environment is that of `pytorch_ddp`.
 
 use clap::Parser;
 use std::fs;
@@ -43,7 +42,7 @@ struct Options {
 }
 
 fn main() -> ExitCode {
-    guard::init(); // a guard is this same program, started again: it never comes back from here
+    guard::init(); // this program is also the guard, in which this call does not return
     let options: Options = program::options();
     program::run("trace_pytorch", async {
         run(&options).await?.print(options.json);
@@ -76,7 +75,7 @@ async fn run(options: &Options) -> Result<Account, Failure> {
     Ok(Account::of(&phases?, &breakdown, written))
 }
 
-/// The training, with a source that takes its records out and hands them on.
+/// Runs the training, with a source that takes its records out and passes them to the sinks.
 fn runtime(
     job: &TracedJob,
     at: &Launchers,
@@ -96,7 +95,7 @@ fn runtime(
     Ok(runtime.build()?)
 }
 
-/// A detector that finds nothing, and notes every step.
+/// Returns a detector that finds no faults, and adds the times of each step to `breakdown`.
 fn steps_into(breakdown: Arc<Mutex<Breakdown>>) -> impl FaultDetector {
     detect::detector_fn("breakdown", move |seen, _job, _out| {
         if let (Signal::Step(times), Domain::Process(Role::Rank(rank))) = (&seen.signal, &seen.about) {
@@ -105,7 +104,8 @@ fn steps_into(breakdown: Arc<Mutex<Breakdown>>) -> impl FaultDetector {
     })
 }
 
-/// Everything on, no communication, nothing, everything on: each for some steps.
+/// Switches to the usual kinds, to these without communication, to none, and to the usual ones again, each for `steps`
+/// steps.
 async fn switch_under(job: &TracedJob, steps: u64, control: &TraceControl) -> Result<Vec<Phase>, Failure> {
     let no_communication = Requested { communication: Switch::Off, ..Requested::USUAL };
     let plan = [

@@ -1,7 +1,7 @@
-//! The account of a run: what was done to the job from outside, what taskd made of it, and what that cost.
+//! The account of a run: the injected faults, what taskd did about each, and what that cost.
 //!
-//! It listens to the runtime's events with a clock of its own and compares with what was injected. It never touches the
-//! job.
+//! It receives the runtime's events, takes their times with its own clock and compares them with the injections. It
+//! never touches the job.
 
 use crate::clock::millis;
 use crate::program;
@@ -16,18 +16,18 @@ use taskd_core::runtime::{RuntimeHandle, TimestampedEvent};
 use tokio::sync::broadcast::error::RecvError;
 use tokio::task::JoinHandle;
 
-/// One thing that was done to the job from outside.
+/// One fault that was injected into the job from outside.
 #[derive(Clone, Debug)]
 pub struct Injection {
-    /// What, such as `SIGKILL`.
+    /// What was done, such as `SIGKILL`.
     pub what: String,
     /// The target.
     pub roles: Vec<Role>,
-    /// When.
+    /// When it was done.
     pub at: Instant,
 }
 
-/// When an incident was seen to be found and closed.
+/// When an incident was found and closed.
 #[derive(Clone, Copy, Debug, Default)]
 struct Seen {
     found: Option<Instant>,
@@ -39,32 +39,32 @@ struct Seen {
 pub struct Injections(Arc<Mutex<Vec<Injection>>>);
 
 impl Injections {
-    /// Something was done to these ranks at this moment.
+    /// Adds an injection into `ranks` at `at`.
     pub fn push(&self, what: &str, ranks: &[u32], at: Instant) {
         self.push_to(what, ranks.iter().map(|rank| Role::Rank(Rank(*rank))).collect(), at);
     }
 
-    /// The same to any target.
+    /// Adds an injection into any target.
     pub fn push_to(&self, what: &str, roles: Vec<Role>, at: Instant) {
         let injection = Injection { what: what.to_owned(), roles, at };
         self.0.lock().unwrap_or_else(PoisonError::into_inner).push(injection);
     }
 
-    /// All of them so far.
+    /// Returns all injections so far.
     #[must_use]
     pub fn all(&self) -> Vec<Injection> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 }
 
-/// Listens to a job from its start.
+/// Receives the events of a job from its start.
 #[derive(Debug)]
 pub struct Listener {
     task: JoinHandle<BTreeMap<IncidentId, Seen>>,
 }
 
 impl Listener {
-    /// Starts to listen; `log` gets a line for people for each thing that happens.
+    /// Starts to receive events, and passes a line of text for each to `log`.
     #[must_use]
     pub fn start(handle: &RuntimeHandle, mut log: impl FnMut(String) + Send + 'static) -> Listener {
         let mut events = handle.events();
@@ -81,7 +81,7 @@ impl Listener {
         Listener { task }
     }
 
-    /// The rows of the incident table, once the job is over and every handle of it is dropped.
+    /// Returns the rows of the incident table, once the job is over and every handle of it is dropped.
     pub async fn rows(self, report: &JobReport, injections: &Injections) -> Vec<Row> {
         let seen = self.task.await.unwrap_or_default();
         let injections = injections.all();
@@ -126,7 +126,7 @@ fn note(announcement: &Arc<TimestampedEvent>, seen: &mut BTreeMap<IncidentId, Se
     }
 }
 
-/// One incident beside what was injected.
+/// One incident and the injection that caused it.
 #[derive(Clone, Debug, Serialize)]
 pub struct Row {
     /// Kind of fault.
@@ -135,9 +135,9 @@ pub struct Row {
     pub ranks: Vec<u32>,
     /// Services that were blamed.
     pub services: Vec<String>,
-    /// What was injected, and into target; null when nothing was.
+    /// The injection and its target; null if there was none.
     pub injected: Option<String>,
-    /// Whether exactly those were blamed.
+    /// True if exactly the targets of the injection were blamed.
     pub correct: bool,
     /// From the injection to the first fault found, in milliseconds.
     pub detected_ms: Option<f64>,
@@ -145,21 +145,21 @@ pub struct Row {
     pub resumed_ms: Option<f64>,
     /// The strategy that was carried out.
     pub strategy: Option<String>,
-    /// Training steps that were done again; from the program's own books.
+    /// Training steps that were repeated, from the program's own metrics.
     pub steps_lost: Option<u64>,
-    /// Why: the evidence in words.
+    /// The evidence, one sentence each.
     pub evidence: Vec<String>,
 }
 
 impl Row {
-    /// The blamed processes, for people.
+    /// Returns the names of the blamed processes.
     fn target(&self) -> String {
         let ranks = (!self.ranks.is_empty()).then(|| format!("rank {}", list(&self.ranks)));
         let target: Vec<String> = ranks.into_iter().chain(self.services.iter().cloned()).collect();
         if target.is_empty() { "-".to_owned() } else { target.join(", ") }
     }
 
-    /// Takes from `left` the injections that this incident answers: those that came before it was found.
+    /// Removes from `left` the injections that this incident answers, those that came before it was found.
     fn of(incident: &IncidentReport, seen: Seen, left: &mut Vec<&Injection>) -> Row {
         let ranks: Vec<u32> = incident.blamed.iter().map(|r| r.0).collect();
         let before = |i: &&Injection| seen.closed.or(seen.found).is_some_and(|t| i.at <= t);
@@ -187,7 +187,7 @@ impl Row {
     }
 }
 
-/// `rank 1,2, service scheduler`.
+/// Returns a list such as `rank 1,2, service scheduler`.
 fn names(roles: &[Role]) -> String {
     let ranks: Vec<u32> = roles.iter().filter_map(Role::rank).map(|rank| rank.0).collect();
     let others = roles.iter().filter(|role| role.rank().is_none()).map(ToString::to_string);
@@ -199,7 +199,7 @@ fn list(ranks: &[u32]) -> String {
     ranks.iter().map(u32::to_string).collect::<Vec<_>>().join(",")
 }
 
-/// The account that an example with a job of its own prints.
+/// The account that an example of a single job prints.
 #[derive(Clone, Debug, Serialize)]
 pub struct Account {
     /// Whether training ended as it should.
@@ -210,20 +210,20 @@ pub struct Account {
     pub steps: Option<u64>,
     /// Loss over the whole data set at the end.
     pub final_loss: Option<f64>,
-    /// Whether that is the loss of the undisturbed run; null when there was none to compare with.
+    /// True if that is the loss of the undisturbed run; null if there is none to compare with.
     pub loss_equal: Option<bool>,
-    /// Whether the SHA-256 of the state is that of the undisturbed run.
+    /// True if the SHA-256 of the state is that of the undisturbed run; null if there is none to compare with.
     pub state_equal: Option<bool>,
     /// Restarts that counted.
     pub restarts: u32,
-    /// Share of the run's time that went into steps which were kept.
+    /// Share of the run's time that went into steps whose results were kept.
     pub goodput: Option<f64>,
     /// The incidents.
     pub incidents: Vec<Row>,
 }
 
 impl Account {
-    /// The account of a job whose training is not looked into.
+    /// Returns the account of a job whose training result is not compared.
     #[must_use]
     pub fn of(report: &JobReport, incidents: Vec<Row>) -> Account {
         Account {
@@ -239,7 +239,7 @@ impl Account {
         }
     }
 
-    /// The incident table and the outcome, for people.
+    /// Returns the incident table and the outcome as text.
     #[must_use]
     pub fn table(&self) -> String {
         let mut out = String::from(

@@ -1,27 +1,28 @@
-//! A training program's own books: which steps it took when, in which generation. What a restart cost is read off them.
+//! A training program's own metrics: its steps with their times and generations. The cost of a restart follows from
+//! them.
 
-/// One completed step, as the program's rank 0 wrote it down.
+/// One completed step, as the program's rank 0 recorded it.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct StepLine {
-    /// In which world.
+    /// The generation of the world that completed it.
     pub generation: u64,
-    /// Which step.
+    /// Its number.
     pub step: u64,
     /// Its loss.
     pub loss: f64,
-    /// When it was done, in milliseconds of a clock that does not jump.
+    /// When it was completed, in milliseconds of a monotonic clock.
     pub at_ms: f64,
 }
 
-/// For each restart: how many steps were done again.
+/// Returns, for each restart, how many steps were repeated.
 #[must_use]
 pub fn steps_lost(lines: &[StepLine]) -> Vec<u64> {
     let restarts = lines.windows(2).filter(|w| w[0].generation != w[1].generation);
     restarts.map(|w| (w[0].step + 1).saturating_sub(w[1].step)).collect()
 }
 
-/// The share of the time from the first step to the last that went into steps which were kept, at the pace of the median
-/// step.
+/// Returns the share of the time from the first step to the last that went into steps whose results were kept, at the
+/// pace of the median step.
 #[must_use]
 pub fn goodput(lines: &[StepLine]) -> Option<f64> {
     let (first, last) = (lines.first()?, lines.last()?);

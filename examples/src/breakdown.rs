@@ -1,4 +1,4 @@
-//! Where the time of steps went, rank by rank and phase by phase.
+//! The time of steps, by rank and phase.
 //!
 //! It only adds up and prints.
 
@@ -14,7 +14,7 @@ use taskd_core::trace::StepTimes;
 pub struct Breakdown(BTreeMap<u32, BTreeMap<u64, StepTimes>>);
 
 impl Breakdown {
-    /// A rank has completed a step.
+    /// Adds a step that a rank has completed.
     pub fn add(&mut self, rank: u32, times: &StepTimes) {
         self.0.entry(rank).or_default().insert(times.step, times.clone());
     }
@@ -23,13 +23,13 @@ impl Breakdown {
 /// Steps under the same switches.
 #[derive(Clone, Debug, Serialize)]
 pub struct Phase {
-    /// What was recorded in it.
+    /// Name of the phase: what was recorded in it.
     pub name: String,
-    /// After which step it began.
+    /// The step after which it began.
     pub from: u64,
-    /// With which step it ended.
+    /// The step with which it ended.
     pub to: u64,
-    /// What switching all ranks took, in microseconds.
+    /// Time to switch all ranks, in microseconds.
     pub switched_us: f64,
 }
 
@@ -42,21 +42,21 @@ pub struct Row {
     pub rank: u32,
     /// Steps that were recorded.
     pub steps: usize,
-    /// From beginning to end.
+    /// Duration of a step.
     pub step_ms: f64,
-    /// Without waiting for others.
+    /// Time without waiting for other ranks.
     pub own_ms: f64,
-    /// On a CPU.
+    /// Time on a CPU.
     pub cpu_ms: f64,
-    /// Waiting for others.
+    /// Time of waiting for other ranks.
     pub wait_ms: f64,
-    /// Waiting for data.
+    /// Time of waiting for data.
     pub data_ms: f64,
-    /// In the forward pass.
+    /// Time in the forward pass.
     pub forward_ms: f64,
-    /// Saving checkpoints.
+    /// Time of saving checkpoints.
     pub save_ms: f64,
-    /// Communications of a step.
+    /// Communication operations in a step.
     pub communications: f64,
 }
 
@@ -65,14 +65,15 @@ pub struct Row {
 pub struct Account {
     /// The phases.
     pub phases: Vec<Phase>,
-    /// Ranks in phases.
+    /// The ranks in each phase.
     pub rows: Vec<Row>,
-    /// What was written.
+    /// The files that were written.
     pub written: Written,
 }
 
 impl Account {
-    /// Adds up. The steps next to a switch belong to no phase: one part of them was recorded so, the other so.
+    /// Computes the means. The steps next to a switch belong to no phase: they are recorded partly under one phase's
+    /// switches and partly under the other's.
     #[must_use]
     pub fn of(phases: &[Phase], breakdown: &Breakdown, written: Written) -> Account {
         let rows = phases.iter().flat_map(|phase| {

@@ -1,6 +1,6 @@
-//! The PyTorch job of the examples: `python/train_digits.py` on four ranks, its supervision, and what it leaves behind.
+//! The PyTorch job of the examples: `python/train_digits.py` on four ranks, its supervision, and its results.
 //!
-//! It injects nothing and compares nothing: that is the business of the programs that use it.
+//! It injects nothing and compares nothing: the programs that use it do that.
 
 use crate::books::StepLine;
 use serde::{Deserialize, Serialize};
@@ -17,9 +17,9 @@ use taskd_pytorch::TorchLauncher;
 
 /// Ranks of the job.
 pub const RANKS: u32 = 4;
-/// Importing torch can keep a rank's heartbeat thread waiting for a while on a busy machine.
+/// Bound of the silence detector: importing torch can delay a rank's heartbeat thread on a busy machine.
 const SILENT_AFTER: Duration = Duration::from_secs(5);
-/// Longer than any step, checkpoint or start of this job takes.
+/// Bound of the stall detector: longer than any step, checkpoint or start of this job takes.
 const STALLED_AFTER: Duration = Duration::from_secs(120);
 /// The window of the restart limit.
 const RESTARTS_WITHIN: Duration = Duration::from_secs(600);
@@ -29,7 +29,7 @@ const RESTARTS_WITHIN: Duration = Duration::from_secs(600);
 pub struct DigitsJob {
     /// An interpreter with torch.
     pub python: PathBuf,
-    /// Where checkpoints, metrics and the result go.
+    /// Directory of checkpoints, metrics and the result.
     pub out: PathBuf,
     /// Training steps.
     pub steps: u64,
@@ -37,18 +37,18 @@ pub struct DigitsJob {
     pub checkpoint_every: u64,
     /// Pause in every step, in milliseconds. It has no influence on the result.
     pub pace_ms: u64,
-    /// Recoveries that are allowed in a row; each ten minutes as many in vain.
+    /// Recoveries in the job's budget, and the most restarts without progress within ten minutes.
     pub restarts_max: u32,
 }
 
 /// A training under supervision, ready to run.
 #[derive(Debug)]
 pub struct Supervised {
-    /// Where its processes are.
+    /// The launcher of its processes.
     pub local: Arc<LocalLauncher>,
-    /// The same as PyTorch ranks.
+    /// The same launcher for PyTorch ranks.
     pub torch: Arc<TorchLauncher<Arc<LocalLauncher>>>,
-    /// What keeps it training.
+    /// The runtime that supervises it.
     pub runtime: Runtime,
 }
 
@@ -61,7 +61,7 @@ pub struct Outcome {
     pub loss: f64,
     /// SHA-256 of parameters, optimizer and random state.
     pub sha256: String,
-    /// Whether all ranks ended with the same parameters, bit by bit.
+    /// True if all ranks ended with the same parameters, bit by bit.
     pub ranks_equal: bool,
 }
 
@@ -75,11 +75,11 @@ struct Metrics {
 }
 
 impl DigitsJob {
-    /// Attaches to the training that goes on in `dir`, or prepares its start: run directory, logs and the launcher's
-    /// files are below it.
+    /// Attaches to the training that runs in `dir`, or prepares its start: run directory, logs and the launcher's files
+    /// are below it.
     ///
     /// # Errors
-    /// There is no guard to be had, or the runtime cannot be built; the text has the reason.
+    /// The guard cannot be started, or the runtime cannot be built; the text has the reason.
     pub async fn supervise(
         &self,
         dir: &Path,
@@ -121,22 +121,22 @@ impl DigitsJob {
         spec
     }
 
-    /// The file with one line for each step.
+    /// Returns the path of the file with one line for each step.
     #[must_use]
     pub fn metrics(&self) -> PathBuf {
         self.out.join("metrics.jsonl")
     }
 
-    /// The script's books; a line that is being written is left out.
+    /// Returns the script's metrics, without a line that is being written.
     #[must_use]
     pub fn books(&self) -> Vec<StepLine> {
         fs::read_to_string(self.metrics()).unwrap_or_default().lines().filter_map(step_line).collect()
     }
 
-    /// The result.
+    /// Returns the result.
     ///
     /// # Errors
-    /// There is none, or it cannot be read.
+    /// There is no result, or it cannot be read.
     pub fn outcome(&self) -> Result<Outcome, String> {
         let path = self.out.join("result.json");
         let text = fs::read_to_string(&path).map_err(|e| format!("the job wrote no {}: {e}", path.display()))?;
@@ -144,7 +144,7 @@ impl DigitsJob {
     }
 }
 
-/// One line of `metrics.jsonl`; `None` where it is torn, by the death of its writer.
+/// Parses one line of `metrics.jsonl`; returns `None` for a line that the death of its writer has cut.
 #[must_use]
 pub fn step_line(text: &str) -> Option<StepLine> {
     let m: Metrics = serde_json::from_str(text).ok()?;

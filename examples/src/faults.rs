@@ -1,6 +1,6 @@
-//! Faults from outside: signals to ranks' processes, at steps and victims that a seed chooses.
+//! Faults from outside: signals to ranks' processes, with victims and steps that a seed chooses.
 //!
-//! It knows a rank's process id from the launcher's listing and nothing else of the runtime.
+//! It takes a rank's process id from the launcher's listing and uses nothing else of the runtime.
 
 use crate::account::Injections;
 use crate::books::StepLine;
@@ -11,25 +11,25 @@ use std::time::{Duration, Instant};
 use taskd_core::job::{Rank, Role};
 use taskd_core::launch::{Launcher, Phase, ProcStatus};
 
-/// How often the program's books are read.
+/// The interval at which the program's metrics are read.
 const READ_EVERY: Duration = Duration::from_millis(50);
 
 /// A job that faults are injected into.
 #[derive(Debug)]
 pub struct Target<L, R> {
-    /// Where its ranks are listed.
+    /// The launcher that lists its ranks.
     pub launcher: L,
-    /// Reads its books.
+    /// The function that reads its metrics.
     pub read: R,
-    /// How many steps it takes.
+    /// Number of its steps.
     pub steps: u64,
-    /// How many ranks it has.
+    /// Number of its ranks.
     pub ranks: u32,
 }
 
 impl<L: Launcher, R: Fn() -> Vec<StepLine>> Target<L, R> {
-    /// Kills one rank at about a third of the way and freezes another at about two thirds, then watches to the end.
-    /// Prints what it does, and where the job is.
+    /// Kills one rank at about a third of the steps and freezes another at about two thirds, then waits for the end.
+    /// Prints each fault and the job's progress.
     pub async fn kill_one_freeze_one(&self, seed: u64, injections: &Injections) {
         let mut rng = StdRng::seed_from_u64(seed);
         let mut moment = |from: u64, to: u64| self.steps * rng.random_range(from..to) / 100;
@@ -48,7 +48,7 @@ impl<L: Launcher, R: Fn() -> Vec<StepLine>> Target<L, R> {
         self.reach(self.steps).await;
     }
 
-    /// Waits until training has reached a step, and prints where it is once a second.
+    /// Waits until training has reached a step, and prints the progress once a second.
     pub async fn reach(&self, step: u64) {
         let mut logged_at = Instant::now();
         loop {
@@ -66,7 +66,7 @@ impl<L: Launcher, R: Fn() -> Vec<StepLine>> Target<L, R> {
     }
 }
 
-/// The process of a rank that runs.
+/// Returns the process id of a running rank.
 pub async fn pid_of(launcher: &impl Launcher, rank: u32) -> Option<i32> {
     let listing = launcher.list().await.ok()?;
     let runs = |p: &&ProcStatus| p.proc.role == Role::Rank(Rank(rank)) && p.phase == Phase::Running;

@@ -1,6 +1,6 @@
-//! The records of a training in files: stored while it runs, and made into one for ui.perfetto.dev afterwards.
+//! The records of a training in files: stored while it runs, and exported into one file for ui.perfetto.dev afterwards.
 //!
-//! It looks into no record.
+//! It does not interpret records.
 
 use crate::program::Failure;
 use serde::Serialize;
@@ -14,56 +14,56 @@ use taskd_core::trace::store::{Format, RankFiles, StoreConfig, TraceStore};
 use taskd_core::trace::{RecordBatch, TraceSink};
 
 const TASK: &str = "trace-pytorch";
-/// How long what was recorded last may take to reach the disk.
+/// Time limit for writing the last records to disk.
 const WRITTEN_WITHIN: Duration = Duration::from_secs(10);
 
-/// Records on their way to a directory.
+/// A store that writes records below a directory.
 #[derive(Debug)]
 pub struct Files {
     store: Arc<TraceStore>,
     dir: PathBuf,
 }
 
-/// What was written.
+/// The written files.
 #[derive(Clone, Debug, Serialize)]
 pub struct Written {
     /// Records in the native format.
     pub records: u64,
-    /// What one of them takes there, in bytes.
+    /// Bytes of a record in the native format.
     pub bytes_per_record: f64,
-    /// What one of them takes as a line of JSON, in bytes.
+    /// Bytes of a record as a line of JSON.
     pub jsonl_bytes_per_record: f64,
-    /// Records that found no room.
+    /// Records that were dropped because there was no room.
     pub dropped: u64,
     /// Ranges in the file for Perfetto.
     pub ranges: u64,
-    /// That file.
+    /// The path of that file.
     pub perfetto: PathBuf,
 }
 
 impl Files {
-    /// Begins to store in both formats below a directory.
+    /// Starts to store in both formats below a directory.
     ///
     /// # Errors
-    /// When there is no thread for it.
+    /// The store's thread cannot be started.
     pub fn begin(dir: &Path) -> Result<Files, Failure> {
         let config = StoreConfig { formats: Format::ALL.to_vec(), ..StoreConfig::new(dir.join("records"), TASK) };
         Ok(Files { store: Arc::new(TraceStore::open(config)?), dir: dir.to_owned() })
     }
 
-    /// What gives it the records.
+    /// Returns the sink that passes records to the store.
     #[must_use]
     pub fn sink(&self) -> impl TraceSink + use<> {
         let store = Arc::clone(&self.store);
         move |batch: &Arc<RecordBatch>| {
-            store.append(Arc::clone(batch)); // what finds no room is counted there
+            store.append(Arc::clone(batch)); // the store counts what it drops
         }
     }
 
-    /// Waits for the disk, and makes the file for Perfetto of what it has.
+    /// Waits for the disk, and exports the stored records into the file for Perfetto.
     ///
     /// # Errors
-    /// When the records cannot be written or read.
+    /// The records cannot be written or read.
     pub fn finish(self) -> Result<Written, Failure> {
         if !self.store.flush(WRITTEN_WITHIN) {
             return Err(format!("the records were not written within {WRITTEN_WITHIN:?}").into());
@@ -86,7 +86,7 @@ impl Files {
     }
 }
 
-/// All native files of a task's ranks, as one for Perfetto. Returns the ranges in it.
+/// Exports all native files of a task's ranks into one for Perfetto. Returns the number of ranges in it.
 fn export(task: &Path, to: &Path) -> Result<u64, Failure> {
     let mut writer = PerfettoWriter::new(File::create(to)?);
     for entry in fs::read_dir(task)? {

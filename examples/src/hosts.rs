@@ -1,6 +1,6 @@
-//! Hosts that are this machine: a local launcher for each, with a guard of its own, and all of them as one launcher.
+//! Hosts that are this machine: a local launcher with a guard of its own for each, and one launcher over all of them.
 //!
-//! It chooses no places. The hosts' names are not resolved: what is to be reached is reached over loopback.
+//! It places no ranks. The hosts' names are not resolved: all connections go over loopback.
 
 use crate::program::Failure;
 use rustix::process::{Pid, Signal, kill_process};
@@ -19,8 +19,8 @@ use taskd_pytorch::{Torch, TorchLauncher};
 pub struct Hosts(Vec<Arc<LocalLauncher>>);
 
 impl Hosts {
-    /// Attaches to so many hosts, whose run directories are in `dir`, or starts their guards. Each could take all ranks
-    /// of the job.
+    /// Attaches to `number` hosts, whose run directories are in `dir`, or starts their guards. Each host has room for
+    /// all ranks of the job.
     ///
     /// # Errors
     /// Those of [`LocalLauncherBuilder::build`].
@@ -44,7 +44,7 @@ impl Hosts {
         Ok(Hosts(hosts))
     }
 
-    /// All of them as one.
+    /// Returns one launcher over all hosts.
     ///
     /// # Errors
     /// Those of [`MultiHostLauncher::of`].
@@ -55,8 +55,8 @@ impl Hosts {
         })
     }
 
-    /// The launcher of so many PyTorch ranks on them. Where there are several hosts, each is ready to take all ranks
-    /// that can be lost at once, which are all but one.
+    /// Returns the launcher of `ranks` PyTorch ranks on these hosts. If there are several hosts, each keeps standbys
+    /// for all ranks that can be lost at once, which are all but one.
     pub fn torch(&self, launcher: Arc<dyn Launcher>, dir: &Path, ranks: u32) -> TorchLauncher<Arc<dyn Launcher>> {
         let dir = dir.join("torch");
         if self.0.len() == 1 {
@@ -67,19 +67,19 @@ impl Hosts {
         TorchLauncher::with_framework(launcher, dir, torch).standbys(standbys)
     }
 
-    /// The heartbeats of all ranks, which they report so often.
+    /// Adds the sources of all ranks' heartbeats, which each rank sends with the period `every`.
     pub fn sources(&self, runtime: RuntimeBuilder, every: Duration) -> RuntimeBuilder {
         let source =
             |(at, host): (usize, &Arc<LocalLauncher>)| host.heartbeats(every).named(format!("heartbeats-{at}"));
         self.0.iter().enumerate().map(source).fold(runtime, RuntimeBuilder::source)
     }
 
-    /// The launcher of each host.
+    /// Returns the launchers of the hosts.
     pub fn iter(&self) -> impl Iterator<Item = &Arc<LocalLauncher>> {
         self.0.iter()
     }
 
-    /// Stops what runs on them, and their guards.
+    /// Stops all processes on the hosts, and their guards.
     ///
     /// # Errors
     /// Those of [`LocalLauncher::shutdown`].
@@ -91,10 +91,10 @@ impl Hosts {
     }
 }
 
-/// SIGKILL to the guard of this rank's host, and with it to all that runs there.
+/// Sends SIGKILL to the guard of this rank's host, which ends all processes of that host.
 ///
 /// # Errors
-/// There is no such process any more.
+/// The guard's process does not exist any more.
 pub fn kill_host_of(rank: Pid) -> Result<(), Failure> {
     let status = fs::read_to_string(format!("/proc/{}/status", rank.as_raw_nonzero()))?;
     let parent = status.lines().find_map(|line| line.strip_prefix("PPid:"));

@@ -1,5 +1,5 @@
-//! Modules that several example programs share: the frame of a program, faults from outside, the account of a run, the training
-//! program of the quick start, and the jobs of PyTorch, MindSpore and torchrun.
+//! Modules that several example programs share: the frame of a program, faults from outside, the account of a run, the
+//! training program of the quick start, and the jobs of PyTorch, MindSpore and torchrun.
 
 pub mod account;
 pub mod books;

@@ -1,20 +1,20 @@
-//! By how much something is slower with taskd than without, as far as pairs of turns can show.
+//! How much slower a job is with taskd than without, as far as pairs of turns can show.
 
 use serde::Serialize;
 use std::fmt;
 
-/// By how much a job is slower with taskd than without.
+/// How much slower a job is with taskd than without.
 #[derive(Clone, Debug, Serialize)]
 pub struct Overhead {
     /// Pairs of turns.
     pub pairs: u32,
     /// Steps per second without, on average.
     pub steps_per_s: f64,
-    /// Mean over the pairs of how much slower the turn with it was, in percent; negative: it was faster.
+    /// Mean slowdown of the turn with taskd over the pairs, in percent; negative: it was faster.
     pub slower_percent: f64,
-    /// The interval in which that mean lies with 95 % confidence.
+    /// The 95 % confidence interval of that mean.
     pub interval_percent: (f64, f64),
-    /// Whether the interval has zero in it: nothing was measured.
+    /// True if the interval contains zero: no slowdown was measurable.
     pub not_measurable: bool,
 }
 
@@ -30,7 +30,7 @@ impl fmt::Display for Overhead {
 }
 
 impl Overhead {
-    /// That of pairs of turns, each the pace without and with, in steps per second.
+    /// Returns the overhead of pairs of turns: the pace without taskd and with it, in steps per second.
     #[must_use]
     pub fn of(paces: &[[f64; 2]]) -> Overhead {
         let slower: Vec<f64> = paces.iter().map(|[without, with]| 100.0 * (without / with - 1.0)).collect();
@@ -48,7 +48,7 @@ impl Overhead {
     }
 }
 
-/// Student's t for a 95 % interval with so many degrees of freedom, at least 1; above ten rounded up a little.
+/// Returns Student's t for a 95 % interval and `freedom` degrees of freedom, at least 1; above ten slightly rounded up.
 fn student_95(freedom: usize) -> f64 {
     const T: [f64; 10] = [12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26, 2.23];
     match freedom {

@@ -1,8 +1,7 @@
-//! What every example program does around its own story: warnings on stderr, one sentence for a failure, numbers on the
-//! command line that name their range, and the [exit codes](taskd_core::runtime::exit_code) of a program that runs a
-//! job.
+//! The frame of every example program: warnings on stderr, one sentence for a failure, numbers on the command line
+//! whose errors name their range, and the [exit codes](taskd_core::runtime::exit_code) of a program that runs a job.
 //!
-//! On stdout it puts nothing but the program's account, whose last line may be JSON.
+//! On stdout it prints only the program's account, whose last line may be JSON.
 
 use clap::Parser;
 use serde::Serialize;
@@ -19,10 +18,10 @@ use tracing_subscriber::filter::{LevelFilter, Targets};
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 
-/// What goes wrong, for people.
+/// A failure of a program, whose text is its report.
 pub type Failure = Box<dyn std::error::Error>;
 
-/// What SIGTERM and Ctrl-C mean to an example: its ranks, which have little to save, are stopped.
+/// How SIGTERM and Ctrl-C end an example: its ranks are stopped, since they have little to save.
 pub const LEAVE: ShutdownMode = ShutdownMode::Terminate { grace: Duration::from_secs(2) };
 
 /// A job that did not complete.
@@ -40,24 +39,24 @@ impl fmt::Display for Ended {
     }
 }
 
-/// Goes on with the account of a job that completed.
+/// Returns Ok if the job completed.
 ///
 /// # Errors
-/// Any other: the program ends with the code of its outcome.
+/// Any other outcome, whose exit code becomes the program's.
 pub fn completed(report: &JobReport) -> Result<(), Ended> {
     let ended = || Ended { outcome: report.outcome, reason: report.reason.clone() };
     if report.outcome == Outcome::Completed { Ok(()) } else { Err(ended()) }
 }
 
-/// What stands on the command line; what is wrong with it is printed on stderr, and the program ends.
+/// Returns the options of the command line; if they are invalid, prints an error on stderr and ends the program.
 pub fn options<O: Parser>() -> O {
     options_from(std::env::args_os())
 }
 
-/// The same for these words, the program's name first.
+/// Returns the options from `words`, the program's name first.
 pub fn options_from<O: Parser>(words: impl Iterator<Item = OsString>) -> O {
     O::try_parse_from(words).unwrap_or_else(|failure| {
-        let _ = failure.print(); // without a reader it is not missed
+        let _ = failure.print(); // an error means that the output has no reader
         std::process::exit(if failure.use_stderr() { exit_code::USAGE.into() } else { exit_code::COMPLETED.into() })
     })
 }
@@ -71,9 +70,9 @@ pub fn print(account: &impl Serialize, json: bool, table: impl FnOnce() -> Strin
     }
 }
 
-/// Runs a program's story to its end on two threads. A failure is one sentence on stderr, after the program's name.
+/// Runs a program's future to its end on two threads. A failure is one sentence on stderr, after the program's name.
 ///
-/// taskd's warnings go to stderr; `RUST_LOG` asks for more of them, or less.
+/// taskd's warnings go to stderr; `RUST_LOG` sets other levels.
 pub fn run(name: &str, story: impl Future<Output = Result<(), Failure>>) -> ExitCode {
     print_warnings();
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
@@ -96,7 +95,8 @@ fn code_of(failure: &Failure) -> u8 {
     }
 }
 
-/// The SDK only emits `tracing` events; what is seen of them is the host program's choice. This is the examples' one.
+/// Installs the examples' subscriber: taskd only emits `tracing` events, and the host program chooses what to do with
+/// them.
 fn print_warnings() {
     let levels = levels_of(&std::env::var("RUST_LOG").unwrap_or_default()).unwrap_or_else(|| {
         eprintln!(
@@ -109,16 +109,15 @@ fn print_warnings() {
     tracing_subscriber::registry().with(format).with(levels).init();
 }
 
-/// The levels that `RUST_LOG` asks for, warnings if it is empty. `EnvFilter` would also know spans and fields, and
-/// compiles a crate of regular expressions for them.
+/// Returns the levels that `RUST_LOG` requests, or warnings if it is empty. `EnvFilter` would also support spans and
+/// fields, but needs a crate of regular expressions for them.
 fn levels_of(asked: &str) -> Option<Targets> {
     if asked.trim().is_empty() { Some(Targets::new().with_default(LevelFilter::WARN)) } else { asked.parse().ok() }
 }
 
-/// A clap value parser for whole numbers from `least` to `most`, which must fit `N`: whatever else is given, the
-/// refusal names the range.
+/// Returns a clap value parser for whole numbers from `least` to `most`, which must fit `N`; its error names the range.
 ///
-/// Its option wants `allow_negative_numbers = true`, else clap takes `-1` for a flag.
+/// Its option needs `allow_negative_numbers = true`, otherwise clap parses `-1` as a flag.
 pub fn number<N: TryFrom<u64>>(least: u64, most: u64) -> impl Fn(&str) -> Result<N, String> + Clone + Send + Sync {
     move |text| {
         let number = text.parse().ok().filter(|number| (least..=most).contains(number));

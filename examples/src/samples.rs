@@ -1,4 +1,4 @@
-//! Figures that were taken many times: median, least and most.
+//! Figures of repeated measurements: median, minimum and maximum.
 
 use std::fmt;
 
@@ -19,19 +19,19 @@ impl Samples {
         self.0.is_empty()
     }
 
-    /// The value in the middle; the upper one of two, and NaN of none.
+    /// Returns the median; of an even number the upper one of the middle two, and NaN of none.
     #[must_use]
     pub fn median(&self) -> f64 {
         self.0.get(self.0.len() / 2).copied().unwrap_or(f64::NAN)
     }
 
-    /// The greatest value; NaN of none.
+    /// Returns the maximum; NaN of none.
     #[must_use]
     pub fn max(&self) -> f64 {
         self.0.last().copied().unwrap_or(f64::NAN)
     }
 
-    /// The least value; NaN of none.
+    /// Returns the minimum; NaN of none.
     #[must_use]
     pub fn min(&self) -> f64 {
         self.0.first().copied().unwrap_or(f64::NAN)

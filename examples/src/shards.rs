@@ -1,7 +1,8 @@
-//! The smallest job with a result that can be checked: two shell scripts that each add up a share of a series for π,
-//! and keep their place in a file.
+//! The smallest job with a result that can be checked: two shell scripts that each add up a part of a series for π, and
+//! save their position in a file.
 //!
-//! Each works for itself, so one can be started again alone. It knows nothing of taskd but its variable `PROC`.
+//! The scripts are independent of each other, so each can be restarted alone. All they use of taskd is its variable
+//! `PROC`.
 
 use crate::account::{Account, Injections};
 use crate::books::{self, StepLine};
@@ -11,15 +12,15 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 use taskd_core::job::WorkerSpec;
 
-/// How many scripts there are.
+/// Number of scripts.
 pub const RANKS: u32 = 2;
-/// Terms that each adds up.
+/// Terms that each script adds up.
 pub const STEPS: u64 = 40;
-/// The exit code for a lost licence server of the script.
+/// Exit code of a script that has lost its licence server.
 pub const NO_LICENCE: i32 = 7;
 
 /// Its arguments are a directory, the number of steps, and the exit code for a lost licence server (SIGUSR1). After
-/// each step it writes down: the step, the sum in units of 1e-12, its process id, the time in milliseconds.
+/// each step it records the step, the sum in units of 1e-12, its process id, and the time in milliseconds.
 const SCRIPT: &str = r#"
 trap "exit $3" USR1; steps=$2
 rank=${PROC#rank }; rank=${rank%#*}; book=$1/rank-$rank; step=0; sum=0
@@ -32,7 +33,7 @@ while [ "$step" -lt "$steps" ]; do
   echo "$step $sum $$ $(date +%s%3N)" >> "$book"
 done"#;
 
-/// A directory with the books of one run.
+/// The directory with the records of one run.
 #[derive(Clone, Debug)]
 pub struct Shards(PathBuf);
 
@@ -40,23 +41,23 @@ impl Shards {
     /// Makes the directory.
     ///
     /// # Errors
-    /// Why it cannot be made.
+    /// The directory cannot be created.
     pub fn new(dir: &Path) -> std::io::Result<Shards> {
         std::fs::create_dir_all(dir)?;
         Ok(Shards(dir.to_owned()))
     }
 
-    /// The program of every rank.
+    /// Returns the program of every rank.
     #[must_use]
     pub fn worker(&self) -> WorkerSpec {
         let arguments = [self.0.display().to_string(), STEPS.to_string(), NO_LICENCE.to_string()];
         WorkerSpec::new(["sh", "-c", SCRIPT, "shard"].map(str::to_owned).into_iter().chain(arguments))
     }
 
-    /// Runs both scripts to their end, with nothing in their way.
+    /// Runs both scripts to their end, undisturbed.
     ///
     /// # Errors
-    /// A script that cannot be started or waited for.
+    /// A script cannot be started or waited for.
     pub async fn undisturbed(&self) -> std::io::Result<()> {
         let argv = self.worker().argv;
         let start = |rank: u32| {
@@ -69,7 +70,7 @@ impl Shards {
         Ok(())
     }
 
-    /// Takes the licence server away from a rank (SIGUSR1, upon which it exits) once it has come to this step.
+    /// Takes the licence server away from a rank (SIGUSR1, upon which it exits) once it has reached `step`.
     pub async fn lose_licence(&self, rank: u32, step: u64, injections: &Injections) {
         loop {
             if let Some((line, pid)) = self.book(rank).pop().filter(|(line, _)| line.step >= step) {
@@ -84,7 +85,7 @@ impl Shards {
         }
     }
 
-    /// Adds the job's own side to its account.
+    /// Adds the job's own figures to its account.
     pub fn report(&self, account: &mut Account, undisturbed: &Shards) {
         let ((loss, state), reference) = (self.result(), undisturbed.result());
         let book: Vec<StepLine> = self.book(RANKS - 1).into_iter().map(|(line, _)| line).collect();
@@ -95,11 +96,11 @@ impl Shards {
         account.state_equal = Some(state == reference.1);
         account.goodput = books::goodput(&book);
         for row in &mut account.incidents {
-            row.steps_lost = Some((book.len() as u64).saturating_sub(taken)); // whatever was written down twice
+            row.steps_lost = Some((book.len() as u64).saturating_sub(taken)); // all steps that were recorded twice
         }
     }
 
-    /// How far the sum is from π, and the SHA-256 of where every rank has come to.
+    /// Returns the distance of the sum from π, and the SHA-256 of the positions of all ranks.
     fn result(&self) -> (f64, [u8; 32]) {
         let last: Vec<StepLine> = (0..RANKS).filter_map(|rank| Some(self.book(rank).pop()?.0)).collect();
         let sum: f64 = last.iter().map(|line| line.loss).sum();
@@ -107,7 +108,7 @@ impl Shards {
         ((sum / 1e12 - std::f64::consts::PI).abs(), Sha256::digest(state.join("\n")).into())
     }
 
-    /// What a rank has written down: each step with its sum, and the process that took it.
+    /// Returns what a rank has recorded: each step with its sum, and the process that computed it.
     fn book(&self, rank: u32) -> Vec<(StepLine, i32)> {
         let text = std::fs::read_to_string(self.0.join(format!("rank-{rank}"))).unwrap_or_default();
         let line = |line: &str| {

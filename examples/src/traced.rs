@@ -1,8 +1,6 @@
-//! The PyTorch job whose ranks are looked into: `python/train_traced.py`, an ordinary DDP script that knows nothing of
-//! taskd.
+//! The PyTorch job whose ranks are traced: `python/train_traced.py`, an ordinary DDP script that does not use taskd.
 //!
-//! It starts the job and reports where its processes are; faults and verdicts are the business of the programs that use
-//! it.
+//! It starts the job and returns its launchers; faults and verdicts are in the programs that use it.
 
 use crate::program::Failure;
 use std::fs::{self, File};
@@ -22,30 +20,30 @@ const READ_EVERY: Duration = Duration::from_millis(20);
 pub struct TracedJob {
     /// An interpreter with torch.
     pub python: PathBuf,
-    /// Everything that it writes, and that is written for it, is below this directory.
+    /// The directory of all its files, those that are written for it included.
     pub dir: PathBuf,
-    /// Its ranks.
+    /// Number of ranks.
     pub ranks: u32,
-    /// How long the accelerator's stand-in takes for a step, in milliseconds.
+    /// Time of a step on the simulated accelerator, in milliseconds.
     pub device_ms: u32,
     /// Steps between two checkpoints; 0 for none.
     pub checkpoint_every: u32,
 }
 
-/// Where its processes are.
+/// The launchers of its processes.
 #[derive(Clone, Debug)]
 pub struct Launchers {
     /// The launcher of this machine.
     pub local: Arc<LocalLauncher>,
-    /// The same, for PyTorch ranks.
+    /// The same launcher for PyTorch ranks.
     pub torch: Arc<TorchLauncher<Arc<LocalLauncher>>>,
 }
 
 impl TracedJob {
-    /// Launchers for it.
+    /// Returns launchers for it.
     ///
     /// # Errors
-    /// There is no guard to be had.
+    /// The guard cannot be started.
     pub async fn launchers(&self) -> Result<Launchers, Failure> {
         fs::create_dir_all(self.out())?;
         let local = LocalLauncher::builder(self.dir.join("run")).job_name("traced").build().await?;
@@ -54,7 +52,7 @@ impl TracedJob {
         Ok(Launchers { local, torch })
     }
 
-    /// What is to run.
+    /// Returns the job's specification.
     #[must_use]
     pub fn spec(&self) -> JobSpec {
         let script = concat!(env!("CARGO_MANIFEST_DIR"), "/python/train_traced.py");
@@ -70,18 +68,18 @@ impl TracedJob {
         spec
     }
 
-    /// Puts a file where the script looks for it.
+    /// Sends the script an order, as an empty file named `what`.
     ///
     /// # Errors
-    /// It cannot be written.
+    /// The file cannot be written.
     pub fn send(&self, what: &str) -> Result<(), Failure> {
         Ok(File::create(self.out().join(what)).map(drop)?)
     }
 
-    /// Orders the script to end, at its next step.
+    /// Orders the script to end at its next step.
     ///
     /// # Errors
-    /// It cannot be reached.
+    /// The file cannot be written.
     pub fn stop(&self) -> Result<(), Failure> {
         self.send("stop")
     }
@@ -91,10 +89,10 @@ impl TracedJob {
     }
 }
 
-/// Waits for a step; returns the one that it is then.
+/// Waits for a step; returns the newest one.
 ///
 /// # Errors
-/// The training does not get there.
+/// The training does not reach it.
 pub async fn reach(job: &TracedJob, wanted: u64) -> Result<u64, Failure> {
     let begun = Instant::now();
     loop {
@@ -108,7 +106,7 @@ pub async fn reach(job: &TracedJob, wanted: u64) -> Result<u64, Failure> {
     }
 }
 
-/// The step that rank 0 has printed last.
+/// Returns the last step that rank 0 has printed.
 #[must_use]
 pub fn step_of(job: &TracedJob) -> Option<u64> {
     let text = fs::read_to_string(job.dir.join("run/procs/rank-0.1/stdout.log")).ok()?;

@@ -1,8 +1,9 @@
-//! What a marker record costs the probe, from mspti's buffer into the recorder, and whether any is lost at a rate.
+//! What a marker record costs the probe, from mspti's buffer to the recorder, and whether records are lost at a given
+//! rate.
 //!
-//! The stand-in makes up ranges, two marker records each, on one core; on another the probe takes them out of its
-//! buffers and brings them into the recorder, and this process takes them out there. What the probe costs is the time
-//! that its thread was on a CPU, by the system's own account: what else the machine does meanwhile does not count.
+//! The stand-in generates ranges, two marker records each, on one core; on another core the probe takes them out of its
+//! buffers and writes them to the recorder, and this process reads them there. The cost of the probe is the CPU time of
+//! its thread, as the kernel accounts for it: other load on the machine does not count.
 
 use crate::seen::Seen;
 use crate::standin::{Job, wait_for};
@@ -26,21 +27,21 @@ const ROUND: Duration = Duration::from_millis(20);
 /// One run.
 #[derive(Debug, Serialize)]
 struct Run {
-    /// Whose ranges they are: forward passes, of a name of seven letters, or collectives, of a JSON text of a hundred.
+    /// What the ranges are: forward passes with a name of seven letters, or collectives with a JSON text of a hundred.
     of: &'static str,
-    /// Marker records a second that were asked for; 0: as many as the stand-in can make.
+    /// Requested marker records per second; 0: as many as the stand-in can generate.
     rate: u64,
-    /// How long it took to make them.
+    /// Time in which they were generated.
     seconds: f64,
-    /// Marker records that were made, and those that found no buffer.
+    /// Marker records that were generated, and those that found no free buffer.
     made: u64,
     dropped: u64,
-    /// Marker records that the probe has read, and spans that came out at the end: half as many.
+    /// Marker records that the probe has read, and spans that the sink received: half as many.
     read: f64,
     spans: u64,
     /// Records that the recorder has lost.
     lost: u64,
-    /// Milliseconds that the probe was on a CPU, and what that comes to.
+    /// CPU time of the probe in milliseconds, and the records per second of CPU time that follow from it.
     busy_ms: f64,
     records_per_second_of_cpu: f64,
     calls_from_callbacks: u64,
@@ -53,7 +54,7 @@ pub(crate) struct Account {
     runs: Vec<Run>,
 }
 
-/// As fast as can be, and at a rate.
+/// Runs both kinds at full speed, and then one at `rate` records per second, for `seconds` each.
 pub(crate) async fn run(seconds: u64, rate: u64) -> Result<Account, Failure> {
     let mut runs = Vec::new();
     let mut stand_in = false;
@@ -83,10 +84,10 @@ async fn one(seconds: u64, rate: u64, kind: Kind) -> Result<(Run, bool), Failure
         .launcher(Arc::clone(&job.launcher))
         .build()?;
     let running = tokio::spawn(runtime.run());
-    wait_for(|| (seen.state().figure("mspti.stand_in") > 0.0).then_some(())).await?; // the probe is there
+    wait_for(|| (seen.state().figure("mspti.stand_in") > 0.0).then_some(())).await?; // the probe is running
     let before = seen.state().figure("mspti.busy_ms");
     job.send("go")?;
-    // The flood is over when nothing more comes for some rounds of the probe's figures.
+    // The run is over when the number of spans stays the same for 300 checks.
     tokio::time::sleep(Duration::from_secs(seconds)).await;
     let mut last = (0, 0);
     wait_for(|| {

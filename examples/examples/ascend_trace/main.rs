@@ -1,9 +1,10 @@
-//! What a rank's NPU does, recorded through mspti while kinds are switched under it; then a file for ui.perfetto.dev. There is no
-//! NPU: a stand-in for libmspti.so, compiled from this repository's own C, makes up what one does, and everything from its buffers
-//! on is real: the probe, the recorder, the switches, the store.
+//! Records what a rank's NPU does through mspti while kinds are switched, and then writes a file for ui.perfetto.dev.
+//! There is no NPU: a stand-in for libmspti.so, compiled from this repository's own C, simulates one. Everything from
+//! its buffers on is real: the probe, the recorder, the switches, the store.
 //!
-//! `cargo run --release --example ascend_trace`, and `... -- bench` for what a record costs the probe and whether any is lost.
-//! The training is `examples/python/train_npu_standin.py`; it needs `python3` and `cc`, and nothing of the vendor's.
+//! `cargo run --release --example ascend_trace`, and `... -- bench` for what a record costs the probe and whether
+//! records are lost. The training is `examples/python/train_npu_standin.py`; it needs `python3` and `cc`, and no
+//! software of the vendor.
 
 mod bench;
 mod seen;
@@ -46,7 +47,7 @@ enum What {
 }
 
 fn main() -> ExitCode {
-    guard::init(); // a guard is this same program, started again: it never comes back from here
+    guard::init(); // this program is also the guard, in which this call does not return
     let options: Options = program::options();
     program::run("ascend_trace", async {
         println!("no NPU: a stand-in for libmspti.so generates the records; the figures do not describe a real NPU");

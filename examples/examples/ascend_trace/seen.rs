@@ -1,4 +1,4 @@
-//! What of the records is looked at: how many of each kind there are and when, and the probe's figures.
+//! Counts the records of each kind with their times, and keeps the probe's figures.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -13,11 +13,11 @@ pub(crate) struct Seen(Arc<Mutex<State>>);
 pub(crate) struct State {
     /// Spans of each kind.
     pub(crate) spans: BTreeMap<Kind, u64>,
-    /// When each span began, of the first so many.
+    /// Kinds and start times of the first [`TIMES_MAX`] spans.
     times: Vec<(Kind, u64)>,
-    /// The last value of each of the probe's figures.
+    /// The last value of each figure of the probe.
     pub(crate) figures: BTreeMap<String, f64>,
-    /// Records that were lost, as the batches say.
+    /// Lost records, as the batches report them.
     pub(crate) lost: u64,
 }
 
@@ -29,7 +29,7 @@ impl Seen {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What is to be handed the records.
+    /// Returns the sink that receives the records.
     pub(crate) fn sink(&self) -> impl TraceSink + use<> {
         let seen = self.clone();
         move |batch: &Arc<RecordBatch>| seen.state().take(batch)
@@ -55,7 +55,7 @@ impl State {
         }
     }
 
-    /// Spans of each kind that began in a time.
+    /// Returns the number of spans of each kind that began at or after `from` and before `to`.
     pub(crate) fn between(&self, from: u64, to: u64) -> BTreeMap<String, u64> {
         let mut counts = BTreeMap::new();
         for (kind, at) in &self.times {
@@ -66,7 +66,7 @@ impl State {
         counts
     }
 
-    /// One of the probe's figures; 0 until it was reported.
+    /// Returns a figure of the probe; 0 until it is reported.
     pub(crate) fn figure(&self, name: &str) -> f64 {
         self.figures.get(name).copied().unwrap_or(0.0)
     }

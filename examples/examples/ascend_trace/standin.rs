@@ -1,4 +1,4 @@
-//! The stand-in, compiled, and a job of one rank that loads it.
+//! Compiles the stand-in, and describes a job of one rank that loads it.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -9,13 +9,13 @@ use taskd_core::launch::LocalLauncher;
 use taskd_examples::program::Failure;
 use taskd_hw_ascend::mspti::{AscendLauncher, MsptiProfile};
 
-/// How long the program may take for anything that it is waited for.
+/// Time limit of each wait for the program.
 const WITHIN: Duration = Duration::from_secs(120);
 const LOOK_EVERY: Duration = Duration::from_millis(10);
 
 /// A job of one rank.
 pub(crate) struct Job {
-    /// Everything that it writes is below this directory.
+    /// The directory of all its files.
     pub(crate) dir: PathBuf,
     pub(crate) local: Arc<LocalLauncher>,
     pub(crate) launcher: Arc<AscendLauncher<Arc<LocalLauncher>>>,
@@ -32,7 +32,7 @@ impl Job {
         Ok(Job { dir: dir.to_owned(), local, launcher, is_stand_in })
     }
 
-    /// The rank's program with these words, and room for so many records.
+    /// Returns the rank's job: the program with the arguments `words`, and room for `records` records.
     pub(crate) fn spec(&self, words: &[&str], records: usize) -> JobSpec {
         let script = concat!(env!("CARGO_MANIFEST_DIR"), "/python/train_npu_standin.py");
         let dir = self.dir.to_string_lossy();
@@ -43,19 +43,19 @@ impl Job {
         spec
     }
 
-    /// Sends the program a word: `go`, or `stop`.
+    /// Sends `what` to the program: `go` or `stop`.
     pub(crate) fn send(&self, what: &str) -> Result<(), Failure> {
         Ok(std::fs::File::create(self.dir.join(what)).map(drop)?)
     }
 
-    /// What the program has printed last of all lines that begin with this word, behind it.
+    /// Returns the rest of the last printed line that begins with `word`.
     pub(crate) fn printed(&self, word: &str) -> Option<String> {
         let text = std::fs::read_to_string(self.dir.join("run/procs/rank-0.1/stdout.log")).ok()?;
         let whole = &text[..=text.rfind('\n')?];
         whole.lines().rev().find_map(|line| Some(line.strip_prefix(word)?.trim().to_owned()))
     }
 
-    /// Waits until the program has come to a step: which one, and when, in nanoseconds since 1970.
+    /// Waits until the program has reached `step`; returns the step it is at, and its time in nanoseconds since 1970.
     pub(crate) async fn reach(&self, step: u64) -> Result<(u64, u64), Failure> {
         let latest = || {
             let line = self.printed("step ")?;
@@ -66,7 +66,7 @@ impl Job {
     }
 }
 
-/// What is there in time.
+/// Returns what `look` finds within the time limit.
 pub(crate) async fn wait_for<T>(mut look: impl FnMut() -> Option<T>) -> Result<T, Failure> {
     let begun = Instant::now();
     loop {
@@ -80,7 +80,7 @@ pub(crate) async fn wait_for<T>(mut look: impl FnMut() -> Option<T>) -> Result<T
     }
 }
 
-/// The library, which has to be called like the vendor's.
+/// Compiles the library, which must have the file name of the vendor's.
 fn compiled(dir: &Path) -> Result<PathBuf, Failure> {
     let source = concat!(env!("CARGO_MANIFEST_DIR"), "/../taskd-hw-ascend/tests/mspti/standin.c");
     let library = dir.join("libmspti.so");

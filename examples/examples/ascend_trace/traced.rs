@@ -1,4 +1,4 @@
-//! A training, four phases of it with other kinds on, and all that was recorded in files.
+//! A training in four phases with different kinds switched on, and all its records in files.
 
 use crate::seen::Seen;
 use crate::standin::Job;
@@ -23,27 +23,27 @@ const RECORDS: usize = 1 << 14;
 #[derive(Debug, Serialize)]
 struct Phase {
     name: &'static str,
-    /// After which step it began, and with which it ended.
+    /// The step after which the phase began, and the step with which it ended.
     from: u64,
     to: u64,
-    /// Spans of its inner steps, by kind.
+    /// Spans between these steps, by kind.
     spans: BTreeMap<String, u64>,
 }
 
 /// The whole run.
 #[derive(Debug, Serialize)]
 pub(crate) struct Account {
-    /// There is no NPU: the probe has met a stand-in, and reports that.
+    /// True if the probe has loaded a stand-in, which it reports: there is no NPU.
     stand_in: bool,
     phases: Vec<Phase>,
-    /// What the probe has counted.
+    /// Figures of the probe.
     figures: BTreeMap<String, f64>,
-    /// What the stand-in has counted.
+    /// Figures of the stand-in.
     of_the_stand_in: Value,
     written: Written,
 }
 
-/// Runs it.
+/// Runs the training, with `steps` steps for each phase, and writes its records to `out`.
 pub(crate) async fn run(steps: u64, out: Option<&Path>) -> Result<Account, Failure> {
     let dir = tempfile::Builder::new().prefix("taskd-ascend-").tempdir()?;
     let out = out.map_or_else(|| dir.path().join("trace"), Path::to_owned);
@@ -86,10 +86,11 @@ pub(crate) async fn run(steps: u64, out: Option<&Path>) -> Result<Account, Failu
     })
 }
 
-/// A step, and when it was.
+/// A step, and its time in nanoseconds since 1970.
 type Reached = (u64, u64);
 
-/// Each phase for some steps. A step next to a switch is left out: one part of it was recorded so, the other so.
+/// Switches through the phases, each for `steps` steps. The steps next to a switch are left out: they are recorded
+/// partly under one phase's switches and partly under the other's.
 async fn switch_under(
     job: &Job,
     steps: u64,

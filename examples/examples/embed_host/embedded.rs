@@ -1,6 +1,6 @@
-//! What stands between a service and taskd: a job on two hosts, its logs, and the operators' socket.
+//! The layer between a service and taskd: a job on two hosts, its logs, and the operators' socket.
 //!
-//! Everything is kept in one directory, so that the next life of the service finds its job and goes on.
+//! Everything is kept in one directory, so that a restarted service finds its job and continues it.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -16,13 +16,13 @@ use taskd_examples::trainer::TrainerSettings;
 
 /// The hosts of the job.
 pub(crate) const NODES: [&str; 2] = ["node-a", "node-b"];
-/// Ranks of the job.
+/// Number of ranks.
 pub(crate) const RANKS: u32 = 4;
-/// How long the guards keep the job when its service is gone.
+/// How long the guards keep the job without its service.
 const KEEP: Duration = Duration::from_secs(60);
 const SILENT_AFTER: Duration = Duration::from_secs(2);
 
-/// Where the service's socket is.
+/// Returns the path of the service's socket.
 pub(crate) fn socket_path(dir: &Path) -> PathBuf {
     dir.join("control.sock")
 }
@@ -32,7 +32,7 @@ pub(crate) fn settings(dir: &Path) -> TrainerSettings {
     TrainerSettings { steps: 1_000_000, step_time_us: 2_000, ..TrainerSettings::in_dir(&dir.join("job")) }
 }
 
-/// A runtime over two hosts, and what has to stay while it runs.
+/// A runtime over two hosts, and the objects that must live as long.
 #[derive(Debug)]
 pub(crate) struct Embedded {
     pub(crate) runtime: Runtime,
@@ -40,7 +40,7 @@ pub(crate) struct Embedded {
     pub(crate) socket: ControlSocket,
 }
 
-/// Puts it together: a launcher a host, which attaches to the guard that runs there or starts one.
+/// Builds the runtime: for each host a launcher, which attaches to a running guard or starts one.
 pub(crate) async fn embed(dir: &Path) -> Result<Embedded, Failure> {
     let mut launchers = Vec::new();
     for node in NODES {
@@ -71,7 +71,7 @@ pub(crate) async fn embed(dir: &Path) -> Result<Embedded, Failure> {
 fn job(dir: &Path) -> Result<JobSpec, Failure> {
     let this = std::env::current_exe()?.to_string_lossy().into_owned();
     let args = settings(dir).to_args().into_iter().map(|a| a.to_string_lossy().into_owned());
-    // Two guards, two ids of theirs: the ranks of one job find each other under a name that both hosts know.
+    // The two guards have different ids, but the ranks of one job need one name on both hosts for their rendezvous.
     let worker = WorkerSpec::new([this, "rank".to_owned()].into_iter().chain(args)).with_env("TRAINER_JOB", "embedded");
     let nodes = NODES.map(|node| NodeId(Name::new(node)));
     let mut spec = JobSpec::new("embedded", RANKS, worker).with_nodes(nodes);

@@ -1,5 +1,5 @@
-//! A health exporter of another vendor: one line to the socket, and one line back. It needs nothing of taskd but the
-//! format.
+//! A health exporter of another vendor: it sends one line to the socket and reads one line back. All it needs of taskd
+//! is the format.
 
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::net::UnixStream;
@@ -7,7 +7,7 @@ use std::path::Path;
 use std::process::ExitCode;
 use taskd_examples::program::Failure;
 
-/// Reports that a device of a host is gone.
+/// Reports that a device of a host is lost.
 pub(crate) fn main(socket: &Path, node: &str) -> ExitCode {
     match report(socket, node) {
         Ok(answer) => {

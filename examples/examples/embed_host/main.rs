@@ -1,11 +1,11 @@
-//! taskd inside a service that has a life of its own: its signals, its children, its subscriber, its panic hook.
+//! Embeds taskd in a service with signal handlers, children, a `tracing` subscriber and a panic hook of its own.
 //!
-//! `cargo run --release --example embed_host` runs a story in two processes. The service ([`service`]) runs a job on
-//! two hosts (two local launchers with a guard each stand for them) and serves the operators' socket. The story
-//! ([`story`]) starts it, kills it, starts it again, and then asks things of it: leave a host, take a fault from
-//! outside, end in order. `--json` prints the account as JSON.
+//! `cargo run --release --example embed_host` runs two processes. The service ([`service`]) runs a job on two hosts
+//! (simulated by two local launchers with a guard each) and serves the operators' socket. The scenario ([`story`])
+//! starts the service, kills it, starts it again, and then sends it commands and a fault: drain a host, report a broken
+//! device, end in order. `--json` prints the account as JSON.
 //!
-//! What a platform team would copy is in [`embedded`]: the hundred lines between their service and taskd.
+//! The part for a platform team to copy is [`embedded`]: the hundred lines between their service and taskd.
 
 mod embedded;
 mod exporter;
@@ -33,7 +33,7 @@ struct Options {
     json: bool,
 }
 
-/// The other processes of the story, each this same program.
+/// The other processes of the scenario, each of them this same program.
 #[derive(Debug, Subcommand)]
 enum Part {
     /// The service, with all its files in one directory.
@@ -56,7 +56,7 @@ enum Part {
 }
 
 fn main() -> ExitCode {
-    guard::init(); // a guard is this same program, started again: it never comes back from here
+    guard::init(); // this program is also the guard, in which this call does not return
     let options: Options = program::options();
     match options.part {
         Some(Part::Rank { settings }) => rank(settings),

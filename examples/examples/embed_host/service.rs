@@ -1,7 +1,7 @@
-//! The service: a tokio program that was there before taskd, and stays what it was.
+//! The service: an ordinary tokio program, into which taskd is embedded without changes to the rest.
 //!
-//! It has signal handlers, children, a `tracing` subscriber and a panic hook of its own, and takes commands on its
-//! standard input, a line each: `status`, `ranks`, `drain NODE`, `readmit NODE`, `end`. It reports what happens on its
+//! It has signal handlers, children, a `tracing` subscriber and a panic hook of its own. It takes commands on its
+//! standard input, one per line: `status`, `ranks`, `drain NODE`, `readmit NODE`, `end`. It reports events on its
 //! standard output, one line of JSON each.
 
 use crate::embedded::{Embedded, embed};
@@ -22,21 +22,21 @@ use tokio::process::Command;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
-/// How often the service starts a child of its own.
+/// The interval at which the service starts a child of its own.
 const CHILD_EVERY: Duration = Duration::from_millis(100);
 
-/// What the service counts of its own life.
+/// Counters of the service itself.
 #[derive(Debug, Default, Serialize)]
 struct Own {
-    /// Children that it has started, and whose exit it has seen.
+    /// Children that the service has started and reaped.
     children: AtomicU64,
-    /// SIGINTs that its handler has seen.
+    /// SIGINTs that its handler has received.
     interrupts: AtomicU64,
 }
 
-/// The process.
+/// Runs the service.
 pub(crate) fn main(dir: &Path) -> ExitCode {
-    // The service's own affairs, which taskd leaves alone.
+    // The service's own signal handler, children, subscriber and panic hook, which taskd leaves alone.
     let _ = tracing_subscriber::fmt().with_writer(std::io::stderr).with_max_level(tracing::Level::WARN).try_init();
     std::panic::set_hook(Box::new(|panic| eprintln!("service: {panic}")));
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
@@ -80,7 +80,7 @@ async fn serve(dir: &Path) -> Result<(), Failure> {
     Ok(())
 }
 
-/// The service's own children, one after the other.
+/// Starts and reaps the service's own children, one after the other.
 async fn children(own: &Own) {
     loop {
         if let Ok(status) = Command::new("true").status().await
@@ -92,7 +92,7 @@ async fn children(own: &Own) {
     }
 }
 
-/// The service's own handler.
+/// The service's own handler of SIGINT.
 async fn interrupts(own: &Own) {
     let Ok(mut interrupts) = signal(SignalKind::interrupt()) else { return std::future::pending().await };
     while interrupts.recv().await.is_some() {
@@ -101,7 +101,7 @@ async fn interrupts(own: &Own) {
     }
 }
 
-/// The service's own commands, some of which are passed on to the job's handle.
+/// Handles the service's own commands, some of which are passed on to the job's handle.
 async fn commands(handle: &RuntimeHandle, launchers: &[Arc<LocalLauncher>], own: &Own, ends: &CancellationToken) {
     let mut lines = BufReader::new(tokio::io::stdin()).lines();
     while let Ok(Some(line)) = lines.next_line().await {
@@ -121,7 +121,7 @@ async fn commands(handle: &RuntimeHandle, launchers: &[Arc<LocalLauncher>], own:
     std::future::pending().await
 }
 
-/// Where the ranks run.
+/// Returns the host and process id of each rank.
 async fn ranks(launchers: &[Arc<LocalLauncher>]) -> Vec<Value> {
     let mut ranks = Vec::new();
     for launcher in launchers {
@@ -142,10 +142,10 @@ fn answer_of(answer: Result<taskd_core::kernel::OrderAccepted, ControlError>) ->
     answer.map(|taken| json!({ "taken": taken.text }))
 }
 
-/// What happens to the job, for the service's own operators.
+/// Reports the job's events to the service's own operators.
 async fn print_events(handle: RuntimeHandle) {
     let mut events = handle.events();
-    drop(handle); // only listens
+    drop(handle); // this handle is only needed to subscribe
     while let Ok(announcement) = events.recv().await {
         match &announcement.event {
             Event::Entered { generation, .. } => say(&json!({ "generation": generation })),

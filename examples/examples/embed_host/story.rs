@@ -1,4 +1,4 @@
-//! The story: what befalls the service from outside, and whether it is what it was.
+//! The scenario: faults and commands from outside, and checks of what the service does.
 
 use crate::embedded::{NODES, RANKS, settings, socket_path};
 use rustix::process::{Pid, Signal, kill_process};
@@ -14,31 +14,31 @@ use taskd_examples::trainer;
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader, Lines};
 use tokio::process::{Child, ChildStdin, ChildStdout, Command};
 
-/// Marks everything that the service starts, so that leftovers are found.
+/// The environment variable that marks everything the service starts, so that leftover processes are found.
 const MARK: &str = "EMBED_HOST_RUN";
-/// How long the story waits for what must come.
+/// Time limit of each wait.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// How long processes may take to be gone.
+/// How long processes may take to end.
 const GONE_WITHIN: Duration = Duration::from_secs(2);
 
-/// What came of it.
+/// The result.
 #[derive(Debug, Serialize)]
 pub(crate) struct Story {
-    /// Whether everything went as it should.
+    /// True if every check passed.
     completed: bool,
-    /// How long the second service took until it had found its job, in milliseconds.
+    /// Milliseconds until the second service had attached to its job.
     attached_ms: f64,
     /// Training steps while there was no service.
     steps_alone: u64,
-    /// The rank that was killed meanwhile, and how often its exit is an incident afterwards.
+    /// The rank that was killed meanwhile, and the number of incidents that report its exit.
     killed: u32,
     killed_seen: usize,
-    /// Hosts of all ranks after the drain, and after the fault from outside.
+    /// Hosts of all ranks after the drain, and after the reported fault.
     hosts_after_drain: Vec<String>,
     hosts_after_fault: Vec<String>,
-    /// What the socket answered to the exporter.
+    /// The answer of the socket to the exporter.
     fault_answer: Value,
-    /// The service's own children that it has reaped, and the SIGINTs that its own handler has seen.
+    /// The service's own children that it has reaped, and the SIGINTs that its own handler has received.
     own_children: u64,
     interrupts: u64,
     /// Processes that were left two seconds after the service had ended.
@@ -47,7 +47,7 @@ pub(crate) struct Story {
     incidents: Value,
 }
 
-/// Runs it.
+/// Runs the scenario.
 pub(crate) async fn run(seed: u64) -> Result<Story, Failure> {
     let dir = tempfile::Builder::new().prefix("taskd-embed-host-").tempdir()?;
     let dir = dir.path();
@@ -63,7 +63,7 @@ pub(crate) async fn run(seed: u64) -> Result<Story, Failure> {
     let before = step(dir);
     first.signal(Signal::KILL)?;
     first.child.wait().await?;
-    tokio::time::sleep(Duration::from_secs(1)).await; // no process is there to report how the job gets on
+    tokio::time::sleep(Duration::from_secs(1)).await; // without a service no process reports progress
     let steps_alone = step(dir).saturating_sub(before);
     let killed = u32::try_from(seed % u64::from(RANKS))?;
     let victim = ranks.get(&killed).and_then(|rank| Pid::from_raw(rank.pid)).ok_or("the victim has no process")?;
@@ -125,7 +125,7 @@ pub(crate) async fn run(seed: u64) -> Result<Story, Failure> {
 }
 
 impl Story {
-    /// Prints it: a table, or one line of JSON as the last line.
+    /// Prints the result: a table, or one line of JSON as the last line.
     pub(crate) fn print(&self, json: bool) {
         program::print(self, json, || self.table());
     }
@@ -159,7 +159,7 @@ struct Service {
     lines: Lines<BufReader<ChildStdout>>,
 }
 
-/// Where a rank runs.
+/// The host and process of a rank.
 struct RankAt {
     node: String,
     pid: i32,
@@ -184,7 +184,7 @@ impl Service {
         Ok(self.stdin.write_all(format!("{line}\n").as_bytes()).await?)
     }
 
-    /// The next line that has such a key.
+    /// Returns the next line that has the key `key`.
     async fn receive_whole(&mut self, key: &str) -> Result<Value, Failure> {
         let received = async {
             while let Some(line) = self.lines.next_line().await? {
@@ -220,13 +220,13 @@ impl Service {
         Ok(ranks.as_array().into_iter().flatten().filter_map(rank).collect())
     }
 
-    /// The hosts of all ranks, in rank order.
+    /// Returns the hosts of all ranks, in rank order.
     async fn hosts(&mut self) -> Result<Vec<String>, Failure> {
         Ok(self.ranks().await?.into_values().map(|rank| rank.node).collect())
     }
 }
 
-/// The last step that the training program has noted.
+/// Returns the last step that the training program has recorded.
 fn step(dir: &Path) -> u64 {
     let lines = trainer::read_metrics(&settings(dir).metrics_path()).unwrap_or_default();
     lines.last().map_or(0, |line| line.step)
@@ -240,7 +240,7 @@ async fn exporter(socket: &Path, node: &str) -> Result<Value, Failure> {
     serde_json::from_str(&text).map_err(|error| format!("the socket answered {text:?}: {error}").into())
 }
 
-/// Processes that are left when all had time to be gone: a guard ends after its last answer.
+/// Returns the number of processes that are left after [`GONE_WITHIN`]: a guard ends only after its last answer.
 async fn leftovers(mark: &str) -> usize {
     let until = Instant::now() + GONE_WITHIN;
     while marked(mark) > 0 && Instant::now() < until {
@@ -249,7 +249,7 @@ async fn leftovers(mark: &str) -> usize {
     marked(mark)
 }
 
-/// Processes with this mark in their environment.
+/// Returns the number of processes with this mark in their environment.
 fn marked(mark: &str) -> usize {
     let mark = format!("{MARK}={mark}");
     let environments = std::fs::read_dir("/proc").into_iter().flatten().flatten();

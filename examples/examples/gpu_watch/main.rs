@@ -1,12 +1,12 @@
 //! The health of this machine's NVIDIA GPUs, live: figures, and Xid errors with NVIDIA's recommended action.
 //!
-//! `cargo run --release --example gpu_watch`. It needs NVIDIA's driver and nothing else; where there is none it reports
-//! that in one sentence and ends with code 69 (see `taskd_core::runtime::exit_code`). With `--stand-in` it needs no
-//! GPU: a library that stands in for NVIDIA's (compiled on the spot, which needs a C compiler) reports two cards, and
-//! of an Xid 79 under a real supervised job, which then leaves that host.
+//! `cargo run --release --example gpu_watch`. It needs only NVIDIA's driver; without a driver it reports that in one
+//! sentence and exits with code 69 (see `taskd_core::runtime::exit_code`). With `--stand-in` it needs no GPU: a
+//! stand-in for NVIDIA's library (compiled by this program, which needs a C compiler) reports two cards, and an Xid 79
+//! under a real supervised job, which then leaves that host.
 //!
-//! `gpu_watch trace -- python3 train.py` runs a program under supervision and reports what its GPU did: kernels,
-//! copies, NCCL, NVTX ranges, by CUPTI.
+//! `gpu_watch trace -- python3 train.py` runs a program under supervision and reports the work of its GPU through
+//! CUPTI: kernels, copies, NCCL, NVTX ranges.
 
 mod story;
 mod table;
@@ -32,10 +32,10 @@ use taskd_hw_cuda::xid::XidTable;
 struct Options {
     #[command(subcommand)]
     what: Option<What>,
-    /// How long to watch, in seconds; 0: until Ctrl-C.
+    /// Seconds to watch; 0: until Ctrl-C.
     #[arg(long, allow_negative_numbers = true, default_value_t = 10, value_parser = number::<u64>(0, 1_000_000))]
     seconds: u64,
-    /// How often to read, in milliseconds.
+    /// Milliseconds between two reads.
     #[arg(long, allow_negative_numbers = true, default_value_t = 1000, value_parser = number::<u64>(20, 3_600_000))]
     interval_ms: u64,
     /// Path of NVIDIA's library, if the loader does not find it.
@@ -58,7 +58,7 @@ enum What {
     Trace(traced::Traced),
 }
 
-/// What was seen.
+/// What was observed.
 #[derive(Debug, Serialize)]
 struct Account {
     stand_in: bool,
@@ -68,7 +68,7 @@ struct Account {
 }
 
 fn main() -> ExitCode {
-    guard::init(); // a guard is this same program, started again: it never comes back from here
+    guard::init(); // this program is also the guard, in which this call does not return
     let options: Options = program::options();
     program::run("gpu_watch", async move {
         if let Some(What::Trace(traced)) = &options.what {

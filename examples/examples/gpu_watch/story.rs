@@ -1,7 +1,7 @@
-//! Without a GPU: two cards of a library that stands in for NVIDIA's, a real job on two hosts, and an Xid 79 in the
-//! middle.
+//! The scenario without a GPU: two cards of a stand-in for NVIDIA's library, a real job on two hosts, and an Xid 79
+//! during training.
 //!
-//! The processes, the supervisor and the decision are real; cards, hosts and error are not.
+//! The processes, the supervisor and the decision are real; the cards, the hosts and the error are simulated.
 
 use super::table::{Card, Table};
 use async_trait::async_trait;
@@ -23,7 +23,7 @@ use taskd_hw_cuda::detect::GpuDetector;
 use taskd_hw_cuda::health::NvmlSource;
 use taskd_hw_cuda::xid::XidTable;
 
-/// The library's own source, which declares what it is.
+/// Source of the stand-in, which identifies itself as one.
 const STAND_IN: &str = include_str!("../../../taskd-hw-cuda/tests/standin/nvml.c");
 
 const HEALTHY: &str = "devices 2\ndriver stand-in\n0.temperature 46\n0.slowdown 95\n0.power_mw 402000\n0.utilization 98\n\
@@ -34,10 +34,10 @@ const RANKS: u32 = 2;
 /// Trains for about two seconds.
 const TRAINING: &str = "i=0; while [ $i -lt 40 ]; do sleep 0.05; i=$((i + 1)); done";
 
-/// When the card falls off the bus: after so long.
+/// Time from the start of the job until the card falls off the bus.
 const UNTIL_THE_FAULT: Duration = Duration::from_millis(700);
 
-/// What became of it.
+/// The result.
 #[derive(Debug, Serialize)]
 struct Account {
     stand_in: bool,
@@ -47,7 +47,7 @@ struct Account {
     restarts: u32,
     /// All incidents, in one sentence each.
     incidents: Vec<String>,
-    /// What was decided over the card.
+    /// The decision on the card's incident.
     class: String,
     domain: String,
     strategy: Option<String>,
@@ -55,7 +55,7 @@ struct Account {
     evidence: Vec<String>,
     /// From the fault's line in the log to the decision, in milliseconds.
     decided_ms: Option<f64>,
-    /// Where the ranks ended.
+    /// Hosts of the ranks at the end.
     hosts: Vec<String>,
 }
 
@@ -144,7 +144,7 @@ fn training(host: NodeId) -> JobSpec {
     spec
 }
 
-/// Where the ranks run, as last seen before the job ended.
+/// Returns the hosts of the ranks, as last observed before the job ended.
 async fn places(fleet: &MultiHostLauncher, last: &Mutex<BTreeSet<String>>) {
     loop {
         if let Ok(listing) = fleet.list().await {
@@ -171,7 +171,7 @@ fn compile(dir: &Path) -> Result<std::path::PathBuf, Failure> {
     }
 }
 
-/// What a real driver does: a line in the kernel's log, an event, and a card that answers nothing any more.
+/// Does what a real driver does: writes a line to the kernel log, raises an event, and makes the card unresponsive.
 fn fall_off_the_bus(script: &Path, log: &Path) -> std::io::Result<()> {
     use std::io::Write;
     let mut lines = std::fs::OpenOptions::new().append(true).open(log)?;
@@ -181,7 +181,7 @@ fn fall_off_the_bus(script: &Path, log: &Path) -> std::io::Result<()> {
     std::fs::rename(next, script)
 }
 
-/// A source whose facts are shown as they pass.
+/// A source whose facts are also printed.
 struct Shown {
     source: NvmlSource,
     table: Arc<Mutex<Table>>,

@@ -1,4 +1,4 @@
-//! What was reported of each card, as lines for people.
+//! What was reported of each card, as lines of text.
 //!
 //! It only keeps and prints.
 
@@ -26,7 +26,7 @@ struct Device {
     trouble: Option<String>,
 }
 
-/// One card, for the account.
+/// One card in the account.
 #[derive(Debug, Serialize)]
 pub(super) struct Card {
     device: String,
@@ -46,7 +46,7 @@ impl Table {
         self.devices.is_empty()
     }
 
-    /// Takes a fact; a line for people, where it is an event.
+    /// Takes a fact; returns a line of text if it is an event.
     pub(super) fn take(&mut self, fact: &Fact) -> Option<String> {
         let is_device = matches!(fact.about, Domain::Device(..));
         match &fact.signal {

@@ -1,6 +1,6 @@
-//! One program under supervision, with the probe in it: what its GPU did, by name.
+//! One program under supervision, with the probe loaded: the work of its GPU, by name.
 //!
-//! It changes nothing of the program; where CUPTI is missing it reports that, and the program runs all the same.
+//! The program is not changed. If CUPTI is missing, that is reported, and the program runs nevertheless.
 
 use clap::Args;
 use serde::Serialize;
@@ -37,7 +37,7 @@ pub(super) struct Traced {
     command: Vec<String>,
 }
 
-/// What was done under one name.
+/// The work under one name.
 #[derive(Clone, Debug, Default, Serialize)]
 struct Line {
     kind: String,
@@ -49,7 +49,7 @@ struct Line {
 
 type Sums = BTreeMap<(String, String), Line>;
 
-/// What became of it.
+/// The result.
 #[derive(Debug, Serialize)]
 struct Account {
     completed: bool,
@@ -94,7 +94,7 @@ pub(super) async fn run(options: &Traced) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Adds up what was done under each name.
+/// Adds a batch to the sums of each name.
 fn add(batch: &RecordBatch, sums: &mut Sums) {
     for record in &batch.records {
         let Event::Span { nanos } = record.event else { continue };
@@ -132,7 +132,7 @@ struct Counted {
     unavailable: Option<String>,
 }
 
-/// The probe's source, whose facts are kept as they pass.
+/// The probe's source, whose facts are also kept.
 struct Shown {
     source: CuptiSource,
     counted: Arc<Mutex<Counted>>,

@@ -1,12 +1,11 @@
-//! Thousands of simulated jobs around the real kernel, each from one seed, with everything that can befall a job.
+//! Simulates thousands of jobs around the real kernel, each from one seed, with all kinds of faults.
 //!
 //! `cargo run --release -p taskd-simulate --example simulate -- --seeds 1000` runs jobs of 8 to 512 ranks through
 //! crashes, hangs, lost hosts, a launcher that fails, a supervisor that is killed and an operator that drains, pauses,
-//! forbids and restarts; one in eight is run by something else and only observed, and half of the others have control
-//! links over which survivors are directed what to do. It checks after every step of the kernel what must always hold.
-//! Every 20th seed is run twice and replayed. Then each of the kernel's safety checks is taken out to show that the
-//! simulation notices. A seed that fails is printed with the command that reruns it; `--explain` prints one job's
-//! story.
+//! forbids and restarts. One job in eight is run by another launcher and only observed; half of the others have control
+//! links, over which survivors receive orders. After every step of the kernel its invariants are checked. Every 20th
+//! seed is run twice and replayed. Then each safety check of the kernel is removed to show that the simulation detects
+//! that. A seed that fails is printed with the command that reruns it; `--explain` prints the log of a job.
 
 use clap::Parser;
 use serde::Serialize;
@@ -19,15 +18,15 @@ use taskd_core::kernel::{Branch, Check, Checks};
 use taskd_core::sim::{self, FaultKind, Outcome, SimConfig};
 use taskd_examples::program::{self, number};
 
-/// Every so many seeds one is run twice and replayed.
+/// Every seed with this period is run twice and replayed.
 const REPEAT_EVERY: u64 = 20;
-/// Seeds that may be tried to see a missing check.
+/// Seeds to try until a missing check is detected.
 const TEETH_SEEDS_MAX: u64 = 400;
 /// Jobs in one run: two weeks of them.
 const SEEDS_MAX: u64 = 10_000_000;
-/// Lines of one job's story.
+/// Lines printed of one job's log.
 const LINES_MAX: u64 = 1_000_000;
-/// Violations that are printed in full.
+/// Violations printed in full.
 const PRINTED_MAX: usize = 10;
 
 /// Simulates jobs and checks the invariants.
@@ -50,19 +49,19 @@ struct Options {
     json: bool,
 }
 
-/// What all jobs together have shown.
+/// The sums over all jobs.
 #[derive(Debug, Default, Serialize)]
 struct Account {
     seeds: u64,
     violations: u64,
     stuck: u64,
-    /// Same seed, same log; and the same log, the same commands.
+    /// True if the same seed gives the same log, and the same log the same commands.
     journals_equal: bool,
     journals_compared: u64,
     fault_kinds: BTreeMap<&'static str, u64>,
     branches: BTreeMap<&'static str, u64>,
     teeth: BTreeMap<&'static str, bool>,
-    /// How often each strategy has closed an incident.
+    /// Number of incidents that each strategy has closed.
     recovered: BTreeMap<String, u64>,
     rank_steps: u64,
     restarts: u64,
@@ -80,10 +79,10 @@ fn main() -> ExitCode {
     let mut account = simulate(&options);
     account.teeth = teeth(options.from);
     print(&account, began.elapsed(), options.json);
-    ExitCode::SUCCESS // it ran to its end: what it found is in the account
+    ExitCode::SUCCESS // the run is complete: its findings are in the account
 }
 
-/// One job, and whether its log is the same again where that is checked.
+/// Runs one job, and checks for some seeds that its log is reproducible.
 fn job(seed: u64) -> (Outcome, Option<Result<(), String>>) {
     let config = SimConfig::default();
     let plugins = || sim::drawn(seed);

@@ -11,8 +11,8 @@ use taskd_pytorch::store;
 use taskd_soak::frameworks::{self, Options};
 
 fn main() -> ExitCode {
-    guard::init(); // a guard is this same program, started again: it never comes back from here
-    store::init(); // and so is the store
+    guard::init(); // this program is also the guard, in which this call does not return
+    store::init(); // nor does it return in the store
     let options: Options = program::options();
     program::run("chaos_frameworks", Box::pin(frameworks::run(&options)))
 }

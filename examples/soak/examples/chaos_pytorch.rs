@@ -11,7 +11,7 @@ use taskd_examples::program;
 use taskd_soak::chaos::{self, Options};
 
 fn main() -> ExitCode {
-    guard::init(); // a guard is this same program, started again: it never comes back from here
+    guard::init(); // this program is also the guard, in which this call does not return
     let options: Options = program::options();
     program::run("chaos_pytorch", Box::pin(chaos::run(&options)))
 }

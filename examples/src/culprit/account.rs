@@ -1,4 +1,4 @@
-//! What was done and what was reported, trial by trial, and how often that was right.
+//! The injected and the reported faults of each trial, and how often the report was right.
 //!
 //! It only counts and prints.
 
@@ -11,31 +11,31 @@ use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use taskd_core::job::Domain;
 
-/// One trial's verdict, beside the truth.
+/// The verdict of one trial, and what was injected.
 #[derive(Clone, Debug, Serialize)]
 pub struct Verdict {
-    /// What was injected.
+    /// The injected fault.
     pub injected: Injection,
-    /// Into which rank.
+    /// The rank into which it was injected.
     pub victim: Option<u32>,
     /// The ranks that were blamed.
     pub blamed: BTreeSet<u32>,
-    /// Whether exactly the victim was blamed, and for what was done to it.
+    /// True if exactly the victim was blamed, for the injected fault.
     pub correct: bool,
-    /// For what: `slow`, `frozen`, `skipped`, `mismatched`, else what the detector reported; `none` for nothing.
+    /// The reported cause: `slow`, `frozen`, `skipped`, `mismatched`, else the class of the fault; `none` for no fault.
     pub cause: String,
-    /// Since which step, as the detector has it, counted from the injection.
+    /// The first affected step according to the detector, counted from the injection.
     pub onset_step: Option<i64>,
     /// Steps from the injection to the verdict.
     pub detected_after_steps: Option<u64>,
     /// Milliseconds from the injection to the verdict.
     pub detected_ms: Option<f64>,
-    /// Why, in words.
+    /// The evidence, one sentence each.
     pub evidence: Vec<String>,
 }
 
 impl Verdict {
-    /// The verdict of a trial.
+    /// Returns the verdict of a trial.
     #[must_use]
     pub fn of(injected: Injection, observed: &Observed) -> Verdict {
         let Observed { victim, step, found, blamed } = observed;
@@ -66,7 +66,7 @@ impl Verdict {
     }
 }
 
-/// In one word: what the detector's clues call it, else the class of the fault.
+/// Returns the cause in one word: from the detector's clues, else the class of the fault.
 fn cause_of(found: &Found) -> String {
     const WORDS: [(&str, &str); 5] = [
         ("hang_frozen", "frozen"),
@@ -83,18 +83,18 @@ fn cause_of(found: &Found) -> String {
 /// All trials.
 #[derive(Clone, Debug, Serialize)]
 pub struct Account {
-    /// Trials.
+    /// Number of trials.
     pub runs: usize,
-    /// Those in which exactly the victim was blamed, for the right cause.
+    /// Trials in which exactly the victim was blamed, for the right cause.
     pub correct: usize,
-    /// Those in which another rank was blamed.
+    /// Trials in which another rank was blamed.
     pub blamed_wrongly: usize,
-    /// One by one.
+    /// The verdicts.
     pub trials: Vec<Verdict>,
 }
 
 impl Account {
-    /// Counts.
+    /// Returns the account of all verdicts.
     #[must_use]
     pub fn of(trials: Vec<Verdict>) -> Account {
         let innocent = |verdict: &&Verdict| verdict.blamed.iter().any(|rank| Some(*rank) != verdict.victim);
@@ -106,7 +106,7 @@ impl Account {
         }
     }
 
-    /// Prints the table, or one line of JSON: of a single trial its verdict, of several all of them.
+    /// Prints the table, or one line of JSON: the verdict of a single trial, or the account of several.
     pub fn print(&self, json: bool) {
         match &self.trials[..] {
             [only] => program::print(only, json, || self.table()),

@@ -1,6 +1,6 @@
-//! What is done to one rank of a training, from outside where that is possible.
+//! Faults for one rank of a training, injected from outside where that is possible.
 //!
-//! It knows processes and files; what comes of it, others see.
+//! It knows only processes and files; the effects are observed elsewhere.
 
 use crate::program::Failure;
 use crate::traced::TracedJob;
@@ -12,13 +12,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-/// How often a slowed rank is held up.
+/// The interval at which a slowed rank is stopped.
 const PERIOD: Duration = Duration::from_millis(30);
-/// How much of each hold the accelerator's stand-in makes up for (`Device` in `train_traced.py`): its queue holds one
-/// kernel.
+/// The part of each stop that the simulated accelerator compensates (`Device` in `train_traced.py`): its queue holds
+/// one kernel.
 const MADE_UP: Duration = Duration::from_millis(1);
 
-/// One thing that can go wrong.
+/// The kind of fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Injection {
@@ -37,7 +37,7 @@ pub enum Injection {
 }
 
 impl Injection {
-    /// What a verdict must say of it.
+    /// Returns the cause that a correct verdict names.
     #[must_use]
     pub const fn cause(self) -> &'static str {
         match self {
@@ -49,7 +49,7 @@ impl Injection {
         }
     }
 
-    /// What is done, for people.
+    /// Returns the fault in words.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -62,10 +62,10 @@ impl Injection {
         }
     }
 
-    /// Does it to a process of the job. It goes on until what is returned is dropped.
+    /// Injects the fault into a process of the job. A slowdown lasts until the returned value is dropped.
     ///
     /// # Errors
-    /// When it cannot be done.
+    /// The fault cannot be injected.
     pub fn into_rank(self, job: &TracedJob, rank: u32, pid: i32) -> Result<Injected, Failure> {
         let pid = Pid::from_raw(pid).ok_or("the rank has no process")?;
         match self {
@@ -80,24 +80,24 @@ impl Injection {
     }
 }
 
-/// Something that was done.
+/// An injected fault.
 #[derive(Debug)]
 pub enum Injected {
-    /// Not a thing.
+    /// No fault.
     Nothing,
-    /// Something that is over.
+    /// A fault that needs no further action.
     Once,
-    /// Something that goes on.
+    /// A slowdown that is still being applied.
     Slowed {
-        /// Raised when it is to end.
+        /// Set to end the slowdown.
         ends: Arc<AtomicBool>,
-        /// The target.
+        /// The thread that stops and continues the rank.
         worker: Option<JoinHandle<()>>,
     },
 }
 
 impl Injected {
-    /// Holds a process up for `hold` in every period.
+    /// Stops a process for `hold` in every period.
     fn slowed(pid: Pid, hold: Duration) -> Injected {
         let ends = Arc::new(AtomicBool::new(false));
         let reported = Arc::clone(&ends);
@@ -105,7 +105,7 @@ impl Injected {
             let mut next = Instant::now();
             while !reported.load(Ordering::Relaxed) && kill_process(pid, Signal::STOP).is_ok() {
                 thread::park_timeout(hold);
-                let _ = kill_process(pid, Signal::CONT); // it is gone: the loop ends
+                let _ = kill_process(pid, Signal::CONT); // an error: the process has ended, and so does the loop
                 next += PERIOD;
                 thread::park_timeout(next.saturating_duration_since(Instant::now()));
             }

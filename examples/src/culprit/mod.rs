@@ -1,5 +1,5 @@
-//! Finding out which rank is to blame: one rank of a real training goes wrong, and detectors report which, why and
-//! since when.
+//! Finds out which rank is to blame: a fault is injected into one rank of a real training, and detectors report the
+//! rank, the cause and the onset.
 
 pub mod account;
 pub mod inject;

@@ -1,6 +1,6 @@
-//! One training, one thing that goes wrong in it, and what the detectors say.
+//! One training, one injected fault, and what the detectors report.
 //!
-//! It compares nothing: what was done and what was reported stand side by side in what it returns.
+//! It compares nothing: it returns the injection and the reports.
 
 use super::inject::Injection;
 use crate::faults::pid_of;
@@ -19,36 +19,36 @@ use taskd_core::runtime::{Runtime, RuntimeHandle, TimestampedEvent};
 use tokio::sync::broadcast::Receiver;
 
 const RANKS: u32 = 4;
-/// The detectors know by then how fast these ranks are.
+/// Steps before the injection: by then the detectors know the usual pace of these ranks.
 const WARM_STEPS: u64 = 120;
-/// A verdict that takes longer is none.
+/// Time limit of a verdict.
 const VERDICT_WITHIN: Duration = Duration::from_secs(20);
-/// After the first verdict others may follow: every rank that is blamed in this time counts.
+/// Time after the first verdict in which further ranks that are blamed count.
 const SETTLED_AFTER: Duration = Duration::from_secs(1);
-/// How often records are taken: twice a step.
+/// The interval at which records are taken: twice a step.
 const LOOK_EVERY: Duration = Duration::from_millis(25);
-/// How long importing torch may keep a heartbeat waiting here.
+/// Bound of the silence detector: importing torch may delay a heartbeat.
 const SILENT_AFTER: Duration = Duration::from_secs(5);
 
-/// What is to be tried.
+/// What to try.
 #[derive(Clone, Debug)]
 pub struct Trial {
     /// An interpreter with torch.
     pub python: PathBuf,
-    /// What goes wrong.
+    /// The fault.
     pub injection: Injection,
     /// Chooses victim and moment.
     pub seed: u64,
 }
 
-/// What was done, and what was reported of it.
+/// The injection, and what was reported.
 #[derive(Clone, Debug)]
 pub struct Observed {
-    /// The rank to which it was done; `None` if nothing was done.
+    /// The victim; `None` if nothing was injected.
     pub victim: Option<u32>,
-    /// The step that rank 0 had printed then.
+    /// The last step that rank 0 had printed at the injection.
     pub step: u64,
-    /// Everything that was found, in its order.
+    /// All reported faults, in order.
     pub found: Vec<Found>,
     /// The ranks that are blamed in the end, without those that are only affected.
     pub blamed: BTreeSet<u32>,
@@ -57,7 +57,7 @@ pub struct Observed {
 /// One fault that a detector found.
 #[derive(Clone, Debug)]
 pub struct Found {
-    /// How long after the injection.
+    /// Time since the injection.
     pub after: Duration,
     /// Steps since the injection.
     pub steps: u64,
@@ -66,10 +66,10 @@ pub struct Found {
 }
 
 impl Trial {
-    /// Runs it.
+    /// Runs the trial.
     ///
     /// # Errors
-    /// When the training cannot be run.
+    /// The training cannot be run.
     pub async fn run(&self) -> Result<Observed, Failure> {
         let dir = tempfile::Builder::new().prefix("taskd-culprit-").tempdir()?;
         let (python, dir) = (self.python.clone(), dir.path().to_owned());
@@ -127,7 +127,7 @@ fn runtime(job: &TracedJob, at: &Launchers) -> Result<Runtime, Failure> {
     Ok(runtime.build()?)
 }
 
-/// The next fault that is found before then.
+/// Returns the next fault that is found before `until`.
 async fn next_fault(events: &mut Receiver<Arc<TimestampedEvent>>, until: Instant) -> Option<Fault> {
     loop {
         let event = tokio::time::timeout_at(until.into(), events.recv()).await.ok()?.ok()?;

@@ -1,4 +1,4 @@
-//! Faults from outside: which process is hit, how, and when, as a seed chooses; and the signals themselves.
+//! Faults from outside: the target, the signal and the moment of each, as a seed chooses, and the signals themselves.
 
 use super::RANKS;
 use rand::rngs::StdRng;
@@ -11,19 +11,19 @@ use taskd_core::job::{Rank, Role};
 use taskd_core::launch::{Launcher, Phase, ProcStatus};
 use taskd_mindspore::SCHEDULER;
 
-/// Longest time from a generation's beginning to a fault that is to strike in its start.
+/// Longest time from the start of a generation to a fault that occurs during the start.
 const IN_START_MS: u64 = 9_000;
 /// Most steps from the first step of a generation to a fault.
 const STEPS_AFTER: u64 = 30;
 
-/// When a fault strikes.
+/// When a fault occurs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Moment {
-    /// When the job has come to this step.
+    /// When the job has reached this step.
     Step(u64),
-    /// So many steps after the job has first stepped again.
+    /// This many steps after the first step of the next generation.
     StepsAfter(u64),
-    /// So long after the processes were started, wherever they are by then.
+    /// This time after the next generation's processes were started, whatever they have reached by then.
     InStart(Duration),
 }
 
@@ -32,9 +32,9 @@ pub enum Moment {
 pub struct Fault {
     /// The target.
     pub role: Role,
-    /// SIGKILL, or SIGSTOP.
+    /// The signal: SIGKILL or SIGSTOP.
     pub signal: Signal,
-    /// When.
+    /// When it is sent.
     pub moment: Moment,
 }
 
@@ -45,13 +45,13 @@ impl fmt::Display for Fault {
 }
 
 impl Fault {
-    /// `SIGKILL`.
+    /// Returns the name of the signal: `SIGKILL` or `SIGSTOP`.
     #[must_use]
     pub const fn what(&self) -> &'static str {
         if matches!(self.signal, Signal::STOP) { "SIGSTOP" } else { "SIGKILL" }
     }
 
-    /// Sends it; `false` where there is no such process.
+    /// Sends the signal; returns false if there is no such process.
     pub async fn strike(&self, launcher: &impl Launcher) -> bool {
         let Ok(listing) = launcher.list().await else { return false };
         let runs = |p: &&ProcStatus| p.proc.role == self.role && p.phase == Phase::Running;
@@ -60,18 +60,18 @@ impl Fault {
     }
 }
 
-/// Which faults strike, in order.
+/// The faults of a run, in order.
 #[derive(Clone, Debug)]
 pub struct Plan(pub VecDeque<Fault>);
 
 impl Plan {
-    /// None.
+    /// Returns a plan without faults.
     #[must_use]
     pub const fn quiet() -> Plan {
         Plan(VecDeque::new())
     }
 
-    /// A worker is killed at a third of the way, the scheduler at two thirds.
+    /// Returns a plan in which a worker is killed at a third of the steps, and the scheduler at two thirds.
     #[must_use]
     pub fn worker_then_scheduler(seed: u64, steps: u64) -> Plan {
         let mut rng = StdRng::seed_from_u64(seed);
@@ -82,8 +82,8 @@ impl Plan {
         Plan([kill(victim, first), kill(Role::Service(SCHEDULER), moment(60, 75))].into())
     }
 
-    /// So many of any kind: every third one in a start, every fourth one a SIGSTOP, every fourth one the scheduler, on
-    /// average.
+    /// Returns `count` random faults: on average one in three during a start, one in four a SIGSTOP, one in four of the
+    /// scheduler.
     #[must_use]
     pub fn random(seed: u64, count: u32) -> Plan {
         let mut rng = StdRng::seed_from_u64(seed);

@@ -1,4 +1,4 @@
-//! `python/train_mindspore.py` on three workers and a scheduler: how it is supervised, and what it leaves behind.
+//! `python/train_mindspore.py` on three workers and a scheduler: its supervision and its results.
 //!
 //! It injects nothing and compares nothing.
 
@@ -18,12 +18,13 @@ use taskd_mindspore::{MindSpore, MindSporeLauncher, with_scheduler};
 
 /// Workers of the job.
 pub const RANKS: u32 = 3;
-/// The heartbeat needs no interpreter's lock, so that only a process that is stopped misses it.
+/// Bound of the silence detector. The heartbeat does not need the interpreter's lock, so that only a stopped process
+/// misses it.
 const SILENT_AFTER: Duration = Duration::from_secs(2);
 const BEAT_EVERY: Duration = Duration::from_millis(200);
-/// Longer than any step, checkpoint or start of this job takes.
+/// Bound of the stall detector: longer than any step, checkpoint or start of this job takes.
 const STALLED_AFTER: Duration = Duration::from_secs(120);
-/// A process that freezes in the moment before its first heartbeat is noticed by this.
+/// Time limit of a start, which detects a process that freezes before its first heartbeat.
 const START_WITHIN: Duration = Duration::from_secs(60);
 const RESTARTS_WITHIN: Duration = Duration::from_secs(600);
 
@@ -34,7 +35,7 @@ pub struct Job {
     pub python: PathBuf,
     /// The directory of the job: checkpoints, metrics, result, logs.
     pub dir: PathBuf,
-    /// How many workers.
+    /// Number of workers.
     pub ranks: u32,
     /// Training steps.
     pub steps: u64,
@@ -49,9 +50,9 @@ pub struct Job {
 /// A training under supervision, ready to run.
 #[derive(Debug)]
 pub struct Supervised {
-    /// Where its processes are.
+    /// The launcher of its processes.
     pub local: Arc<LocalLauncher>,
-    /// What keeps it training.
+    /// The runtime that supervises it.
     pub runtime: Runtime,
 }
 
@@ -60,13 +61,13 @@ pub struct Supervised {
 pub struct Outcome {
     /// Steps that were trained.
     pub steps: u64,
-    /// Workers at the end.
+    /// Number of workers at the end.
     pub world: u32,
     /// The loss over all samples.
     pub loss: f64,
     /// SHA-256 of parameters and optimizer.
     pub sha256: String,
-    /// Whether all ranks ended with the same, bit by bit.
+    /// True if all ranks ended with the same parameters, bit by bit.
     pub ranks_equal: bool,
 }
 
@@ -81,17 +82,17 @@ struct Metrics {
     start: Option<Start>,
 }
 
-/// A completed step, and how its process came up, if it is the first one.
+/// A completed step; for the first step of a process, with the times of its start.
 #[derive(Clone, Copy, Debug)]
 pub struct Line {
     /// The step.
     pub step: StepLine,
-    /// Of the first step of a process.
+    /// The times of the process's start, if this is its first step.
     pub start: Option<Start>,
 }
 
 impl Job {
-    /// The words with which the script is started, after the interpreter.
+    /// Returns the arguments of the interpreter: the script and its options.
     pub(super) fn words(&self) -> Vec<String> {
         let script = concat!(env!("CARGO_MANIFEST_DIR"), "/python/train_mindspore.py");
         let data = concat!(env!("CARGO_MANIFEST_DIR"), "/data/digits.bin");
@@ -114,10 +115,10 @@ impl Job {
         spec
     }
 
-    /// Prepares its start: run directory, logs and the launcher's files are below its directory.
+    /// Prepares the start: run directory, logs and the launcher's files are below the job's directory.
     ///
     /// # Errors
-    /// There is no guard to be had, or the runtime cannot be built; the text has the reason.
+    /// The guard cannot be started, or the runtime cannot be built; the text has the reason.
     pub async fn supervise(&self) -> Result<Supervised, Box<dyn std::error::Error>> {
         let local = LocalLauncher::builder(self.dir.join("run")).job_name("mindspore-train").beat_every(BEAT_EVERY);
         let local = Arc::new(local.build().await?);
@@ -139,7 +140,7 @@ impl Job {
         Ok(Supervised { local, runtime })
     }
 
-    /// The script's books; a line that is being written is left out.
+    /// Returns the script's metrics, without a line that is being written.
     #[must_use]
     pub fn lines(&self) -> Vec<Line> {
         let text = fs::read_to_string(self.dir.join("metrics.jsonl")).unwrap_or_default();
@@ -151,23 +152,23 @@ impl Job {
         text.lines().filter_map(line).collect()
     }
 
-    /// The newest line of the books.
+    /// Returns the newest line of the metrics.
     #[must_use]
     pub fn last(&self) -> Option<StepLine> {
         self.lines().last().map(|line| line.step)
     }
 
-    /// The result.
+    /// Returns the result.
     ///
     /// # Errors
-    /// There is none, or it cannot be read.
+    /// There is no result, or it cannot be read.
     pub fn outcome(&self) -> Result<Outcome, String> {
         let path = self.dir.join("result.json");
         let text = fs::read_to_string(&path).map_err(|e| format!("the job wrote no {}: {e}", path.display()))?;
         serde_json::from_str(&text).map_err(|e| format!("{} cannot be read: {e}", path.display()))
     }
 
-    /// The same job in another directory.
+    /// Returns the same job in another directory.
     #[must_use]
     pub fn in_dir(&self, dir: &Path) -> Job {
         Job { dir: dir.to_owned(), ..self.clone() }

@@ -1,5 +1,5 @@
-//! The MindSpore job of the example `mindspore_train`: its supervision, faults from outside, what each recovery cost, and what
-//! plain msrun takes for the same.
+//! The MindSpore job of the example `mindspore_train`: its supervision, faults from outside, the cost of each recovery,
+//! and the time that plain msrun takes for the same.
 
 mod faults;
 mod job;

@@ -1,4 +1,4 @@
-//! The rival: the same script under plain `msrun --join=True`, in a loop that starts it again when it has ended.
+//! The comparison: the same script under plain `msrun --join=True`, in a loop that restarts it when it has ended.
 
 use super::job::{Job, Line};
 use super::phases::Phases;
@@ -12,11 +12,11 @@ use std::time::{Duration, Instant};
 use tokio::process::{Child, Command};
 
 const READ_EVERY: Duration = Duration::from_millis(20);
-/// msrun needs 35 s to notice, and MindSpore another dozen to start on a busy machine.
+/// Time limit of each wait: msrun needs 35 s to detect the loss, and MindSpore another 12 to start on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(180);
 
-/// Trains until some steps are done, kills a worker, starts msrun again when it has ended, and waits for the first new step:
-/// where the time went from the kill on.
+/// Trains until rank 0 has completed some steps, kills a worker, restarts msrun when it has ended, and waits for the
+/// first new step. Returns the time from the kill, by phase.
 ///
 /// # Errors
 /// msrun cannot be started, or something took longer than three minutes.
@@ -51,12 +51,12 @@ fn start(job: &Job, port: u16) -> Result<Child, Failure> {
     Ok(command.kill_on_drop(true).spawn()?)
 }
 
-/// A worker: the process with the role and the job's directory.
+/// Returns a worker: the process with the role and the job's directory.
 fn worker_of(dir: &Path) -> Option<Pid> {
     processes(dir, true).into_iter().next_back()
 }
 
-/// Workers and scheduler.
+/// Returns the workers and the scheduler.
 fn workers_of(dir: &Path) -> Vec<Pid> {
     processes(dir, false)
 }

@@ -1,38 +1,38 @@
-//! What a recovery's time goes into: until the new processes are there, and what the framework then takes for itself.
+//! The phases of a recovery: the time until the new processes start, and the time that the framework itself takes.
 
 use crate::samples::Samples;
 use serde::{Deserialize, Serialize};
 
-/// How rank 0 came up, in seconds since 1970, as the script prints with its first step.
+/// The times of rank 0's start, in seconds since 1970, as the script prints them with its first step.
 #[derive(Clone, Copy, Debug, PartialEq, Deserialize)]
 pub struct Start {
-    /// The process was started.
+    /// When the process was started.
     pub begun: f64,
-    /// MindSpore was imported.
+    /// When MindSpore was imported.
     pub imported: f64,
-    /// The group was there.
+    /// When the group was initialised.
     pub joined: f64,
-    /// Model, optimizer and checkpoint were loaded.
+    /// When model, optimizer and checkpoint were loaded.
     pub built: f64,
 }
 
-/// Where the time from a fault to the first new step went, in milliseconds.
+/// The time from a fault to the first new step, by phase, in milliseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Phases {
-    /// From the fault until the new rank 0 was started: noticed, decided, stopped, started.
+    /// From the fault until the new rank 0 was started: detection, decision, stop, start.
     pub restart: f64,
-    /// Interpreter, and import of MindSpore.
+    /// Start of the interpreter, and import of MindSpore.
     pub import: f64,
-    /// Until the group was there.
+    /// Initialisation of the group.
     pub group: f64,
-    /// Model, optimizer, checkpoint.
+    /// Building of model and optimizer, and loading of the checkpoint.
     pub build: f64,
     /// The first step.
     pub first_step: f64,
 }
 
 impl Phases {
-    /// From a fault, in seconds since 1970, over a start to the end of its first step.
+    /// Returns the phases from a fault, in seconds since 1970, to the end of the first step after a start.
     #[must_use]
     pub fn between(fault: f64, start: &Start, first_step: f64) -> Phases {
         let millis = |from: f64, to: f64| ((to - from) * 1e4).round() / 10.0;
@@ -45,7 +45,7 @@ impl Phases {
         }
     }
 
-    /// The median of each phase; `None` of none.
+    /// Returns the median of each phase; `None` for no recoveries.
     #[must_use]
     pub fn median(of: impl Iterator<Item = Phases> + Clone) -> Option<Phases> {
         let median = |phase: fn(Phases) -> f64| of.clone().map(phase).collect::<Samples>().median();
@@ -58,27 +58,27 @@ impl Phases {
         })
     }
 
-    /// What the framework takes for itself, in milliseconds: everything but the restart.
+    /// Returns the time that the framework itself takes, in milliseconds: all phases but the restart.
     #[must_use]
     pub fn floor(&self) -> f64 {
         self.import + self.group + self.build + self.first_step
     }
 
-    /// All of it.
+    /// Returns the sum of all phases, in milliseconds.
     #[must_use]
     pub fn total(&self) -> f64 {
         self.restart + self.floor()
     }
 }
 
-/// One fault, and what became of it.
+/// One fault and its recovery.
 #[derive(Clone, Debug, Serialize)]
 pub struct Recovery {
-    /// What was done to which process: `SIGKILL to rank 1`.
+    /// The fault and its target: `SIGKILL to rank 1`.
     pub fault: String,
-    /// Whether it struck before the job had stepped in that world.
+    /// True if it occurred before that generation had completed a step.
     pub in_start: bool,
-    /// From there to the first step in a later world.
+    /// The time to the first step of a later generation, by phase.
     #[serde(rename = "phases_ms")]
     pub phases: Phases,
     /// The sum, in milliseconds.

@@ -1,6 +1,6 @@
 //! One training from start to end, with faults from outside, and the account of each recovery.
 //!
-//! It strikes and watches; what mends the job is taskd.
+//! It injects and observes; taskd recovers the job.
 
 use super::Outcome;
 use super::faults::{Fault, Moment, Plan};
@@ -15,45 +15,45 @@ use std::time::{Duration, Instant};
 use taskd_core::kernel::JobReport;
 use taskd_core::launch::LocalLauncher;
 
-/// How often the script's books are read.
+/// The interval at which the script's metrics are read.
 const READ_EVERY: Duration = Duration::from_millis(20);
-/// How long the job's processes may take to be gone after its end.
+/// How long the job's processes may take to end after the job.
 const GONE_WITHIN: Duration = Duration::from_secs(5);
 
-/// What came of a training.
+/// The result of a training.
 #[derive(Debug)]
 pub struct Run {
     /// The runtime's own report.
     pub report: JobReport,
-    /// The incidents beside what was injected.
+    /// The incidents and their injections.
     pub rows: Vec<Row>,
-    /// What each fault cost.
+    /// The cost of each fault.
     pub recoveries: Vec<Recovery>,
-    /// What the framework took for itself at the job's first start.
+    /// The time that the framework itself took at the job's first start.
     pub floor: Phases,
-    /// What it ended with.
+    /// The script's result.
     pub outcome: Outcome,
-    /// The share of the time that went into steps which were kept.
+    /// Share of the time that went into steps whose results were kept.
     pub goodput: Option<f64>,
-    /// Processes of the job that were there seconds after its end.
+    /// Processes of the job that were left seconds after its end.
     pub left: Vec<i32>,
 }
 
-/// A fault that struck.
+/// A fault that was injected.
 #[derive(Clone, Debug)]
 struct Struck {
     fault: Fault,
-    /// In seconds since 1970.
+    /// When, in seconds since 1970.
     at: f64,
-    /// In which generation, and whether that had not stepped yet.
+    /// The generation that was hit, and whether it had not completed a step yet.
     generation: u64,
     in_start: bool,
 }
 
-/// Trains to the end under these faults. `log` logs what happens.
+/// Trains to the end under the faults of `plan`. If `log` is true, prints what happens.
 ///
 /// # Errors
-/// The job did not complete, or left no result; the text has the reason.
+/// The job did not complete, or has no result; the text has the reason.
 pub async fn run(job: &Job, plan: Plan, log: bool) -> Result<Run, Failure> {
     let Supervised { local, runtime } = job.supervise().await?;
     let listener = Listener::start(&runtime.handle(), move |line| {
@@ -99,7 +99,7 @@ pub async fn run(job: &Job, plan: Plan, log: bool) -> Result<Run, Failure> {
     })
 }
 
-/// The first step in a later world than the fault's.
+/// Returns the first step of a later generation than the fault's, as the end of a recovery.
 fn recovery(struck: &Struck, lines: &[Line]) -> Option<Recovery> {
     let after = |line: &&Line| line.step.generation > struck.generation && line.step.at_ms / 1e3 > struck.at;
     let line = lines.iter().find(after)?;
@@ -108,7 +108,7 @@ fn recovery(struck: &Struck, lines: &[Line]) -> Option<Recovery> {
     Some(Recovery { fault, in_start, phases, total_ms: (phases.total() * 10.0).round() / 10.0 })
 }
 
-/// Strikes as planned.
+/// Injects the planned faults.
 struct Injector {
     job: Job,
     launcher: Arc<LocalLauncher>,
@@ -139,7 +139,7 @@ impl Injector {
         std::future::pending::<()>().await; // the job ends by itself
     }
 
-    /// The generation of the last fault, or 0: until that is over nothing strikes but in a start.
+    /// Returns the generation of the last fault, or 0. The next fault waits for a later generation.
     fn newest_generation(&self) -> u64 {
         self.struck.lock().unwrap_or_else(PoisonError::into_inner).last().map_or(0, |struck| struck.generation)
     }
@@ -150,14 +150,14 @@ impl Injector {
         }
     }
 
-    /// Until processes of a later generation run.
+    /// Waits until processes of a later generation run.
     async fn started_after(&self, generation: u64) {
         while self.generation_of_processes() <= generation {
             tokio::time::sleep(READ_EVERY).await;
         }
     }
 
-    /// The newest generation of which a process runs, from its environment.
+    /// Returns the newest generation of the running processes, from their environment.
     fn generation_of_processes(&self) -> u64 {
         let of = |pid: i32| {
             let environ = fs::read(format!("/proc/{pid}/environ")).ok()?;
@@ -184,13 +184,13 @@ impl Injector {
     }
 }
 
-/// Seconds since 1970, like all times that the script prints.
+/// Returns the seconds since 1970, as in all times that the script prints.
 pub(super) fn unix_now() -> f64 {
     let now = rustix::time::clock_gettime(rustix::time::ClockId::Realtime);
     now.tv_sec as f64 + now.tv_nsec as f64 / 1e9
 }
 
-/// All processes whose environment names the job's run directory.
+/// Returns all processes whose environment names the job's run directory.
 fn processes_of(job: &Job) -> Vec<i32> {
     let mark = format!("TASKD_RUN_DIR={}", job.dir.join("run").display());
     let has_mark = |pid: &i32| {
@@ -202,7 +202,7 @@ fn processes_of(job: &Job) -> Vec<i32> {
     pids.filter(has_mark).collect()
 }
 
-/// What is left of the job after its end, when it has had its time to go.
+/// Returns the processes that are left of the job [`GONE_WITHIN`] after its end.
 async fn left_of(job: &Job) -> Vec<i32> {
     let until = Instant::now() + GONE_WITHIN;
     loop {

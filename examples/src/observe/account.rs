@@ -1,4 +1,4 @@
-//! What was injected beside what the supervisor has made of it.
+//! The injected faults, and what the supervisor reported of each.
 
 use super::inject::Injection;
 use super::watch::{Incident, Seen};
@@ -9,32 +9,32 @@ use std::fmt::Write as _;
 use std::time::Duration;
 use taskd_core::kernel::Saving;
 
-/// One incident beside what was injected, or an injection that was not found.
+/// One incident and its injection, or an injection that was not found.
 #[derive(Clone, Debug, Serialize)]
 pub struct Row {
-    /// Kind of fault as it was found; null for an injection that was not.
+    /// Class of the fault that was found; null for an injection that was not found.
     pub class: Option<String>,
     /// Ranks that were blamed.
     pub ranks: Vec<u32>,
-    /// What was injected, and into which rank; null when nothing was.
+    /// The injection and its rank; null if there was none.
     pub injected: Option<String>,
-    /// Whether exactly the injected rank was blamed, for the kind of fault that it had.
+    /// True if exactly the injected rank was blamed, for the injected kind of fault.
     pub correct: bool,
     /// From the injection to the first fault found, in milliseconds.
     pub detected_ms: Option<f64>,
-    /// What would have been done.
+    /// The strategy that would have been carried out.
     pub strategy: Option<String>,
-    /// Why that.
+    /// The reason for that decision.
     pub reason: String,
-    /// How it ended, without us.
+    /// The outcome, without taskd.
     pub outcome: String,
     /// Training time in seconds that acting would have saved; negative where the job came back sooner by itself.
     pub would_have_saved_s: Option<f64>,
-    /// Why: the evidence in words.
+    /// The evidence, one sentence each.
     pub evidence: Vec<String>,
 }
 
-/// The rows of one job: every incident in its order, then what was not found.
+/// Returns the rows of one job: every incident in order, then the injections that were not found.
 #[must_use]
 pub fn rows(injections: &[Injection], seen: &Seen) -> Vec<Row> {
     let mut left: Vec<&Injection> = injections.iter().collect();
@@ -43,7 +43,7 @@ pub fn rows(injections: &[Injection], seen: &Seen) -> Vec<Row> {
     rows
 }
 
-/// An incident answers the newest injection that came before it and has no answer yet.
+/// An incident answers the newest earlier injection that has no answer yet.
 fn row(incident: &Incident, left: &mut Vec<&Injection>) -> Row {
     let Incident { report, found } = incident;
     let ranks: Vec<u32> = report.blamed.iter().map(|rank| rank.0).collect();
@@ -86,9 +86,9 @@ fn name(injection: &Injection) -> String {
 /// The account of all observed jobs.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Account {
-    /// Whether all jobs ended as they should.
+    /// True if all jobs ended as expected.
     pub completed: bool,
-    /// How many jobs there were, and ranks in each.
+    /// Number of jobs.
     pub jobs: u32,
     /// Ranks of each job.
     pub ranks: u32,
@@ -96,21 +96,21 @@ pub struct Account {
     pub incidents: Vec<Row>,
     /// Faults that were injected.
     pub injected: usize,
-    /// Those that were found in the right rank.
+    /// Faults that were found in the right rank.
     pub correct: usize,
-    /// Incidents that nothing was injected for.
+    /// Incidents without an injection.
     pub false_alarms: usize,
-    /// The sum over all incidents, of which those in which the job came back sooner by itself count as negative.
+    /// Sum over all incidents; an incident in which the job recovered sooner by itself counts as negative.
     pub would_have_saved_s: f64,
-    /// Supervisors that tried to signal, to trace or to start a process: Linux ends one at its first try (seccomp).
+    /// Supervisors that tried to signal, trace or start a process: Linux kills a supervisor at its first try (seccomp).
     pub signals_sent: u32,
-    /// The most that a supervisor's resident memory was, in MiB.
+    /// Maximum resident memory of a supervisor, in MiB.
     pub supervisor_rss_mib: f64,
-    /// The most of it that was its own rather than its program file's.
+    /// Maximum of that memory which is not backed by the program file, in MiB.
     pub supervisor_own_mib: f64,
-    /// The most processor time that a supervisor used, in percent of one processor.
+    /// Maximum CPU time of a supervisor, in percent of one CPU.
     pub supervisor_cpu_percent: f64,
-    /// What observing costs the job, if that was measured.
+    /// The cost of observing for the job, if it was measured.
     pub overhead: Option<crate::overhead::Overhead>,
 }
 

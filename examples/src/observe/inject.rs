@@ -1,4 +1,4 @@
-//! Faults for a job that another program runs: which one, into which rank, and when that was.
+//! Faults for a job that another program runs: the kind, the rank and the time of each.
 
 use super::job::TorchrunJob;
 use crate::clock::monotonic;
@@ -21,10 +21,10 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// Those after which a rank is gone.
+    /// The kinds that end a rank.
     pub const LETHAL: [Kind; 3] = [Kind::Kill, Kind::Terminate, Kind::Exception];
 
-    /// What is done.
+    /// Returns the kind in words.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -35,7 +35,7 @@ impl Kind {
         }
     }
 
-    /// The class of fault that it is to be found as.
+    /// Returns the class of fault that a detector is expected to report.
     #[must_use]
     pub const fn class(self) -> &'static str {
         match self {
@@ -48,18 +48,18 @@ impl Kind {
 /// One fault that was injected.
 #[derive(Clone, Copy, Debug)]
 pub struct Injection {
-    /// What.
+    /// The kind of fault.
     pub kind: Kind,
-    /// Into which rank.
+    /// The rank.
     pub rank: u32,
     /// When, on the machine's monotonic clock.
     pub at: Duration,
 }
 
-/// Injects a fault into a rank of a running job. A frozen rank goes on after `freeze`.
+/// Injects a fault into a rank of a running job. A frozen rank is continued after `freeze`.
 ///
 /// # Errors
-/// When the rank is not there.
+/// The rank has no process.
 pub async fn inject(job: &TorchrunJob, kind: Kind, rank: u32, freeze: Duration) -> Result<Injection, Failure> {
     let number = job.pids().get(&rank).copied();
     let (number, pid) =

@@ -1,4 +1,4 @@
-//! A job that plain torchrun runs: one agent, its ranks, their logs. Not a line of it knows of taskd.
+//! A job that plain torchrun runs: one agent, its ranks, their logs. It does not use taskd.
 
 use crate::program::Failure;
 use std::collections::BTreeMap;
@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 const SCRIPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/python/train_steps.py");
 /// The line that a rank prints for each step.
 pub const STEP: &str = "step ";
-/// How long a start or an end may take on a busy machine.
+/// Time limit of a start or an end on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(180);
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 
@@ -24,10 +24,10 @@ pub struct TorchrunJob {
 }
 
 impl TorchrunJob {
-    /// Starts torchrun with its own files in `dir`.
+    /// Starts torchrun, with all its files in `dir`.
     ///
     /// # Errors
-    /// When it cannot be started.
+    /// torchrun cannot be started.
     pub fn start(python: &Path, dir: &Path, ranks: u32, pace_ms: u32) -> Result<TorchrunJob, Failure> {
         fs::create_dir_all(dir)?;
         let mut command = Command::new(python);
@@ -35,20 +35,20 @@ impl TorchrunJob {
         command.arg("--nproc-per-node").arg(ranks.to_string()).arg("--log-dir").arg(dir.join("log"));
         command.arg(SCRIPT).arg("--stop").arg(dir.join("stop")).arg("--samples").arg(dir);
         command.args(["--pace-ms", &pace_ms.to_string()]).env("OMP_NUM_THREADS", "1");
-        // Else the ranks that torchrun starts again find their predecessors' addresses in the store, and fail.
+        // Otherwise ranks that torchrun restarts find their predecessors' addresses in the store, and fail.
         command.env("TORCH_DISABLE_SHARE_RDZV_TCP_STORE", "1");
         let output = File::create(dir.join("agent.txt"))?;
         command.stdin(Stdio::null()).stdout(output.try_clone()?).stderr(output).process_group(0);
         Ok(TorchrunJob { agent: command.spawn()?, dir: dir.to_owned(), ranks })
     }
 
-    /// The agent's process id: all that a supervisor needs.
+    /// Returns the agent's process id: all that a supervisor needs.
     #[must_use]
     pub fn agent(&self) -> u32 {
         self.agent.id()
     }
 
-    /// The ranks' process ids, as this moment has them.
+    /// Returns the present process ids of the ranks.
     #[must_use]
     pub fn pids(&self) -> BTreeMap<u32, i32> {
         let children = |task: fs::DirEntry| fs::read_to_string(task.path().join("children")).unwrap_or_default();
@@ -62,7 +62,7 @@ impl TorchrunJob {
         pids.split_whitespace().filter_map(|pid| rank(pid.parse().ok()?)).collect()
     }
 
-    /// The newest step that rank 0 has printed in the attempt that torchrun made last, and which attempt that is.
+    /// Returns torchrun's latest attempt, and the newest step that rank 0 has printed in it.
     #[must_use]
     pub fn progress(&self) -> (u32, u64) {
         let logs = fs::read_dir(self.dir.join("log")).into_iter().flatten().flatten();
@@ -76,18 +76,18 @@ impl TorchrunJob {
         (attempt, steps.max().unwrap_or(0))
     }
 
-    /// Waits until all ranks are there.
+    /// Waits until all ranks are running.
     ///
     /// # Errors
-    /// When they do not come.
+    /// They do not start.
     pub async fn have_ranks(&mut self) -> Result<(), Failure> {
         self.come("the ranks did not start", |job| job.pids().len() == job.ranks as usize).await
     }
 
-    /// Waits until this attempt has taken so many steps.
+    /// Waits until `attempt` has completed `steps` steps.
     ///
     /// # Errors
-    /// When it does not, or the job ends before.
+    /// It does not, or the job ends before.
     pub async fn reach(&mut self, attempt: u32, steps: u64) -> Result<(), Failure> {
         self.come(&format!("step {steps} was not reached"), |job| job.progress() >= (attempt, steps)).await
     }
@@ -106,18 +106,18 @@ impl TorchrunJob {
         Ok(())
     }
 
-    /// Puts a sample in the way of a rank on which its program fails.
+    /// Writes a bad sample for a rank, on which its program fails.
     ///
     /// # Errors
-    /// When it cannot be written.
+    /// It cannot be written.
     pub fn spoil_sample(&self, rank: u32) -> Result<(), Failure> {
         Ok(File::create(self.dir.join(format!("bad-{rank}"))).map(drop)?)
     }
 
-    /// Orders the job to end, in its program's way, and waits for that.
+    /// Orders the job to end through its program, and waits for that.
     ///
     /// # Errors
-    /// When it does not end.
+    /// It does not end.
     pub async fn finish(&mut self) -> Result<ExitStatus, Failure> {
         File::create(self.dir.join("stop"))?;
         let begun = Instant::now();
@@ -132,7 +132,7 @@ impl TorchrunJob {
         }
     }
 
-    /// How many ranks it has.
+    /// Returns the number of ranks.
     #[must_use]
     pub const fn ranks(&self) -> u32 {
         self.ranks

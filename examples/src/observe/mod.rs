@@ -1,8 +1,8 @@
-//! Observe mode: a job that plain torchrun runs is watched by a supervisor that acts on nothing, while faults are
-//! injected from outside.
+//! Observe mode: a supervisor watches a job that plain torchrun runs and takes no action, while faults are injected
+//! from outside.
 //!
-//! Three parties, and none knows of the next: torchrun with its ranks, the supervisor ([`watch`]), and the experimenter
-//! that starts both and injects ([`story`]).
+//! There are three independent parties: torchrun with its ranks, the supervisor ([`watch`]), and the experimenter that
+//! starts both and injects ([`story`]).
 
 pub mod account;
 pub mod inject;

@@ -1,11 +1,11 @@
-//! A witness that a process signals no other one and starts nothing: Linux itself, which ends it if it tries.
+//! Proof that a process signals no other one and starts nothing: Linux kills it if it tries.
 //!
 //! This is the only file of the examples with `unsafe`.
 #![allow(unsafe_code)]
 
 use std::io;
 
-/// Where `struct seccomp_data` has the number of the system call, the architecture and the first argument.
+/// Offsets of the system call's number, the architecture and the first argument in `struct seccomp_data`.
 const NUMBER: u32 = 0;
 const ARCHITECTURE: u32 = 4;
 const FIRST_ARGUMENT: u32 = 16;
@@ -15,7 +15,7 @@ const OURS: u32 = 0xc000_003e;
 #[cfg(target_arch = "aarch64")]
 const OURS: u32 = 0xc000_00b7;
 
-/// What ends the process: everything that sends a signal, takes another process over, or starts one.
+/// System calls that end the process: all that signal another process, attach to one, or start one.
 const FORBIDDEN: &[libc::c_long] = &[
     libc::SYS_kill,
     libc::SYS_tkill,
@@ -33,11 +33,11 @@ const FORBIDDEN: &[libc::c_long] = &[
     libc::SYS_vfork,
 ];
 
-/// From now on this process cannot signal, trace or start another: Linux ends it with SIGSYS at the first try. Threads
-/// it may start.
+/// Forbids this process to signal, trace or start another one: Linux ends it with SIGSYS at the first try. It may start
+/// threads.
 ///
 /// # Errors
-/// Where Linux does not offer that (seccomp filters), or not here.
+/// Linux does not offer seccomp filters, or not in this environment.
 pub fn seal() -> io::Result<()> {
     let mut filter = program();
     let program =
@@ -50,7 +50,7 @@ pub fn seal() -> io::Result<()> {
     if sealed { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-/// The filter, in the kernel's language.
+/// Returns the filter as a BPF program.
 fn program() -> Vec<libc::sock_filter> {
     const LOAD: u32 = libc::BPF_LD | libc::BPF_W | libc::BPF_ABS;
     const IS: u32 = libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K;
@@ -64,7 +64,7 @@ fn program() -> Vec<libc::sock_filter> {
     for call in FORBIDDEN {
         filter.extend([step(IS, number(*call), 0, 1), end()]);
     }
-    // A filter cannot see what clone3 is to make; without it libc uses clone, of which it can.
+    // A filter cannot see the flags of clone3; without clone3 libc uses clone, whose flags it can see.
     filter.extend([step(IS, number(libc::SYS_clone3), 0, 1), step(RETURN, no_such_call, 0, 0)]);
     filter.extend([step(IS, number(libc::SYS_clone), 0, 3), step(LOAD, FIRST_ARGUMENT, 0, 0)]);
     filter.extend([step(HAS, libc::CLONE_THREAD.unsigned_abs(), 1, 0), end()]);
@@ -72,7 +72,7 @@ fn program() -> Vec<libc::sock_filter> {
     filter
 }
 
-/// One instruction; `yes` and `no` are how many to pass over.
+/// Returns one instruction; `yes` and `no` are the numbers of instructions to skip.
 fn step(code: u32, k: u32, yes: u8, no: u8) -> libc::sock_filter {
     libc::sock_filter { code: u16::try_from(code).unwrap_or(u16::MAX), jt: yes, jf: no, k }
 }
@@ -84,7 +84,7 @@ mod tests {
     use std::os::unix::process::ExitStatusExt;
     use std::process::Command;
 
-    /// In the environment of the process that is to be sealed: what it does then.
+    /// The environment variable that names the action of the sealed process.
     const DEED: &str = "TASKD_TEST_DEED";
 
     #[test]
@@ -106,7 +106,7 @@ mod tests {
         }
     }
 
-    /// What the deed comes to does not matter: the try is what ends the process.
+    /// The result of the action does not matter: the attempt ends the process.
     fn sealed(deed: &str) {
         let own = rustix::process::getpid();
         let handle = rustix::process::pidfd_open(own, PidfdFlags::empty()).expect("this process is there");

@@ -1,4 +1,4 @@
-//! The experiment: jobs that torchrun runs, a supervisor beside each, faults from outside, and the account of it all.
+//! The experiment: jobs that torchrun runs, a supervisor for each, faults from outside, and the account.
 
 use super::account::Account;
 use super::inject::{Injection, Kind, inject};
@@ -13,14 +13,14 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// Steps that a job takes before something happens to it, and after it is well again.
+/// Steps of a job before a fault, and after its recovery.
 const QUIET_STEPS: u64 = 40;
 /// How long a frozen rank stays frozen.
 const FREEZE: Duration = Duration::from_secs(12);
 /// The pause in every step.
 const PACE_MS: u32 = 20;
 
-/// What the experiments share.
+/// Settings of all experiments.
 #[derive(Clone, Debug)]
 pub struct Setting {
     /// The Python interpreter with torch.
@@ -51,10 +51,10 @@ impl Observer {
         Ok(Observer { process: command.spawn()?, dir: dir.to_owned() })
     }
 
-    /// Waits for its end and takes its report.
+    /// Waits for its end and returns its report.
     ///
     /// # Errors
-    /// When it has not ended well. One that tried to signal or to start something was ended by Linux, and that is its report.
+    /// It failed. If Linux ended it for trying to signal or to start a process, that is its report, and no error.
     pub async fn report(mut self) -> Result<Seen, Failure> {
         const PATIENCE: Duration = Duration::from_secs(30);
         let begun = Instant::now();
@@ -83,10 +83,10 @@ impl Drop for Observer {
     }
 }
 
-/// Runs the jobs one after another, then measures what observing costs if it is to.
+/// Runs the jobs one after another, then measures the cost of observing if `pairs` is not 0.
 ///
 /// # Errors
-/// When a job or a supervisor does not run.
+/// A job or a supervisor does not run.
 pub async fn run(setting: &Setting, jobs: u32, pairs: u32) -> Result<Account, Failure> {
     let mut account = Account { ranks: setting.ranks, ..Account::default() };
     for number in 0..jobs {
@@ -107,7 +107,7 @@ pub async fn run(setting: &Setting, jobs: u32, pairs: u32) -> Result<Account, Fa
     Ok(account)
 }
 
-/// One job: a rank is frozen and goes on, later another is lost and torchrun starts all again.
+/// Runs one job: a rank is frozen and continued, later another one is lost and torchrun restarts all ranks.
 async fn observed(setting: &Setting, lethal: Kind, rng: &mut StdRng) -> Result<(Vec<Injection>, Seen), Failure> {
     let dir = tempfile::Builder::new().prefix("taskd-observe-").tempdir()?;
     let mut job = TorchrunJob::start(&setting.python, &dir.path().join("job"), setting.ranks, PACE_MS)?;

@@ -1,6 +1,6 @@
-//! The supervisor of the story: attaches to a job that runs, decides as it would, does nothing, and reports.
+//! The supervisor of the experiment: attaches to a running job, decides, takes no action, and reports.
 //!
-//! It runs as a process of its own, [sealed](super::sealed): Linux ends it if it signals or starts anything.
+//! It is a process of its own, [sealed](super::sealed): Linux ends it if it signals or starts a process.
 
 use super::job::STEP;
 use crate::clock::monotonic;
@@ -20,11 +20,11 @@ use taskd_core::runtime::{Runtime, RuntimeHandle, TimestampedEvent};
 use taskd_pytorch::TorchLauncher;
 use tokio::sync::broadcast::error::RecvError;
 
-/// How often processes and logs are looked at.
+/// The interval at which processes and logs are read.
 const LOOK_EVERY: Duration = Duration::from_millis(250);
-/// Without a sign of life for so long a rank is asked about.
+/// Time without a sign of life after which a rank is suspected.
 const SILENCE: Duration = Duration::from_secs(1);
-/// Without a step of any rank for so long the job stalls.
+/// Time without a step of any rank after which the job counts as stalled.
 const STALL: Duration = Duration::from_secs(60);
 
 /// What to watch.
@@ -44,42 +44,42 @@ pub struct Watch {
     dir: std::path::PathBuf,
 }
 
-/// What the supervisor has seen and would have done.
+/// What the supervisor has observed and would have done.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Seen {
-    /// Why its watch ended.
+    /// Why it stopped watching.
     pub reason: String,
-    /// Whether the job ended as it should.
+    /// True if the job ended as expected.
     pub completed: bool,
     /// Every incident.
     pub incidents: Vec<Incident>,
-    /// The most that its resident memory was, in KiB; and how much in the end was its own (not the program's file).
+    /// Maximum resident memory in KiB, and the part of it at the end that is not backed by the program file.
     pub rss_kib: (u64, u64),
-    /// Processor time that it used, in percent of one processor, from its start to its end.
+    /// CPU time from its start to its end, in percent of one CPU.
     pub cpu_percent: f64,
-    /// 1 where it tried to signal, to trace or to start a process, and was ended for it.
+    /// 1 if Linux ended it because it tried to signal, trace or start a process.
     pub signals_sent: u32,
 }
 
 /// One incident.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Incident {
-    /// As taskd reports it.
+    /// The incident as taskd reports it.
     pub report: IncidentReport,
     /// When it was found, on the machine's monotonic clock.
     pub found: Option<Duration>,
 }
 
-/// Where the report lies.
+/// Returns the path of the report.
 #[must_use]
 pub fn report_path(dir: &Path) -> std::path::PathBuf {
     dir.join("seen.json")
 }
 
-/// Watches until the job is over, and writes what was seen.
+/// Watches until the job is over, and writes the report.
 ///
 /// # Errors
-/// When the job cannot be watched.
+/// The job cannot be watched.
 pub async fn watch(options: &Watch) -> Result<(), Failure> {
     let begun = monotonic();
     let foreign = Arc::new(ExternalProcs::below(options.agent).attach().await?);
@@ -112,22 +112,22 @@ pub async fn watch(options: &Watch) -> Result<(), Failure> {
         reason: report.reason,
         rss_kib: (status_kib("VmHWM:")?, status_kib("RssAnon:")?),
         cpu_percent: 100.0 * cpu_time().as_secs_f64() / (monotonic() - begun).as_secs_f64(),
-        signals_sent: 0, // else there would be no report
+        signals_sent: 0, // otherwise there would be no report
     };
     Ok(std::fs::write(report_path(&options.dir), serde_json::to_vec(&seen)?)?)
 }
 
-/// A job that is gone without having completed is not watched any longer.
+/// Stops watching a job that has ended without having completed.
 async fn stop_when_gone(foreign: Arc<ExternalProcs>, handle: RuntimeHandle) {
     foreign.ended().await;
-    tokio::time::sleep(2 * LOOK_EVERY).await; // if it has completed, the runtime ends by itself
+    tokio::time::sleep(2 * LOOK_EVERY).await; // the runtime ends by itself if the job has completed
     let _ = handle.stop("torchrun has ended").await; // error: the job is over
 }
 
-/// Prints what happens as it happens, and notes when each incident was found.
+/// Prints the events, and returns when each incident was found.
 async fn listen(handle: RuntimeHandle) -> BTreeMap<IncidentId, Duration> {
     let mut events = handle.events();
-    drop(handle); // else there would always be a sender that might still send an event
+    drop(handle); // otherwise the channel would never close
     let mut found = BTreeMap::new();
     loop {
         match events.recv().await {
@@ -157,13 +157,13 @@ fn note(event: &TimestampedEvent, found: &mut BTreeMap<IncidentId, Duration>) {
     }
 }
 
-/// Processor time of this process, with all its threads.
+/// Returns the CPU time of this process, with all its threads.
 fn cpu_time() -> Duration {
     let used = clock_gettime(ClockId::ProcessCPUTime);
     Duration::new(used.tv_sec.unsigned_abs(), u32::try_from(used.tv_nsec).unwrap_or(0))
 }
 
-/// A figure of this process's own status.
+/// Returns a figure of this process's `/proc/self/status`.
 fn status_kib(name: &str) -> Result<u64, Failure> {
     let status = std::fs::read_to_string("/proc/self/status")?;
     let value = status.lines().find_map(|line| line.strip_prefix(name)?.trim().strip_suffix(" kB"));

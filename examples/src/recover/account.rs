@@ -1,4 +1,4 @@
-//! The account of a run: what each recovery took, in parts, and whether the job ended as if nothing had happened.
+//! The account of a run: the phases of each recovery, and whether the job ended as an undisturbed one.
 
 use super::compared::Compared;
 use super::copies::Copies;
@@ -13,43 +13,43 @@ use std::fmt::Write as _;
 use taskd_core::job::JobTime;
 use taskd_core::kernel::DropReason;
 
-/// What one fault took, in milliseconds from the fault on; each part ends where the next begins.
+/// The phases of one recovery, in milliseconds from the fault on; each phase ends where the next begins.
 #[derive(Clone, Debug, Serialize)]
 pub struct Recovery {
     /// The rank that was hit.
     pub who: String,
     /// The last step that all ranks had completed.
     pub step: u64,
-    /// How it was mended.
+    /// The outcome of the incident.
     pub how: String,
-    /// What was decided, and why nothing cheaper was.
+    /// The decisions, with the reasons against cheaper strategies.
     pub decisions: Vec<String>,
-    /// Until the runtime knew.
+    /// Until the runtime found the fault.
     pub detect_ms: f64,
-    /// Until it had decided.
+    /// Until the runtime had decided.
     pub decide_ms: f64,
-    /// Until the survivors had left the broken groups, and each new rank was there and built.
+    /// Until the survivors had left the broken groups, and each new rank was started and built.
     pub stop_ms: f64,
-    /// What of that was the building of the new rank: from when it was the rank until it had all that its steps need.
-    /// Of a standby that waited at its step loop next to nothing; `None`: no rank came.
+    /// The part of that in which the new rank was built: from when it had its rank until it had all that its steps
+    /// need. Of a standby that waited at its step loop almost zero; `None`: there was no new rank.
     pub build_ms: Option<f64>,
-    /// Until all had met.
+    /// Until all ranks had met at the rendezvous.
     pub rebuild_ms: f64,
-    /// Until all had the state of one step.
+    /// Until all ranks had the state of one step.
     pub repair_ms: f64,
-    /// Until all had completed a step.
+    /// Until all ranks had completed a step.
     pub resume_ms: f64,
-    /// From the fault to there.
+    /// From the fault until all ranks had completed a step.
     pub total_ms: f64,
-    /// Steps that had been completed by all before the fault and were done again.
+    /// Steps that all ranks had completed before the fault and that were repeated.
     pub steps_lost: u64,
-    /// Between when it was decided and when it was over, by the job's clock.
+    /// Time of the decision and of the end of the incident, by the job's clock.
     #[serde(skip)]
     during: Option<(JobTime, JobTime)>,
 }
 
 impl Recovery {
-    /// `resumed` is the first step that all have completed after it, and when.
+    /// `resumed` is the first step that all ranks have completed after the recovery, and its time.
     pub(super) fn of(who: String, step: u64, at: f64, seen: &Seen, (first, resumed): (u64, f64)) -> Recovery {
         let mut last = at;
         let mut part = |until: Option<f64>| {
@@ -80,7 +80,7 @@ impl Recovery {
         }
     }
 
-    /// Takes what new ranks have reported of their building; of several the longest.
+    /// Sets the build time from the reports of the new ranks; of several the longest.
     pub(super) fn take_builds(&mut self, reported: &[Figures]) {
         let Some((from, until)) = self.during else { return };
         let reported = reported.iter().filter(|figures| from <= figures.at && figures.at <= until);
@@ -88,19 +88,19 @@ impl Recovery {
     }
 }
 
-/// From what ranks were started, those of the job's own start included.
+/// The ways in which ranks were started, those of the job's own start included.
 #[derive(Clone, Copy, Debug, Default, Serialize)]
 pub struct Started {
-    /// From standbys that had run the program ahead of their rank.
+    /// Ranks from standbys that had run the program up to its step loop.
     pub seated_from_parked: u64,
-    /// From standbys that only waited.
+    /// Ranks from standbys that had not.
     pub seated_from_waiting: u64,
-    /// As new processes.
+    /// Ranks from new processes.
     pub otherwise: u64,
 }
 
 impl Started {
-    /// As the hosts' guards have counted, since they began; `None` where one does not report it.
+    /// Returns the counts of the hosts' guards since their start; `None` if a guard does not report them.
     pub(super) async fn of(hosts: &Hosts) -> Option<Started> {
         let mut all = Started::default();
         for host in hosts.iter() {
@@ -113,7 +113,7 @@ impl Started {
     }
 }
 
-/// The account of a job that a fault has ended, as it was to.
+/// The account of a job that a fault has ended, as expected.
 #[derive(Debug, Serialize)]
 pub struct Ending {
     /// The rank that was hit.
@@ -124,12 +124,12 @@ pub struct Ending {
     pub reason: String,
     /// From the fault until no process was left, in milliseconds.
     pub total_ms: f64,
-    /// What became of it when it was started again, where it had saved its state.
+    /// The account of the job after its restart from a saved state.
     pub again: Option<Account>,
 }
 
 impl Ending {
-    /// For people.
+    /// Returns the account as text.
     #[must_use]
     pub fn table(&self) -> String {
         let Ending { who, step, reason, total_ms, again } = self;
@@ -138,23 +138,23 @@ impl Ending {
         format!("\n  {who} was hit after step {step}, and {total_ms:.1} ms later no process was left: {reason}{again}")
     }
 
-    /// Whether it is as it should be.
+    /// Checks that the job ended as expected.
     ///
     /// # Errors
-    /// It is not.
+    /// It did not.
     pub fn judge(&self) -> Result<(), Failure> {
         self.again.as_ref().map_or(Ok(()), Account::judge)
     }
 }
 
-/// What checksums of the state have cost.
+/// The cost of the checksums of the state.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct Checksums {
-    /// How many all ranks have made.
+    /// Number of checksums that all ranks have made.
     pub made: u64,
-    /// What one takes a rank, in milliseconds.
+    /// Time of one checksum in milliseconds.
     pub each_ms: f64,
-    /// The same for each step that a rank has computed: it makes few.
+    /// The same for each step that a rank has computed; most steps have no checksum.
     pub each_step_ms: f64,
 }
 
@@ -170,27 +170,27 @@ impl Checksums {
 /// The account.
 #[derive(Debug, Serialize)]
 pub struct Account {
-    /// What each fault took.
+    /// The recovery from each fault.
     pub recoveries: Vec<Recovery>,
-    /// What ranks have copied of others.
+    /// The copies of state between ranks.
     pub copies: Option<Copies>,
-    /// From what ranks were started.
+    /// The ways in which ranks were started.
     pub started: Option<Started>,
-    /// Whether the world has kept its size throughout: only then it trains the same as undisturbed.
+    /// True if the world has kept its size: only then the training is that of the undisturbed run.
     pub world_kept: bool,
-    /// Whether all ranks have ended with the same parameters.
+    /// True if all ranks have ended with the same parameters.
     pub replicas_equal: bool,
-    /// Whether every rank had the undisturbed run's model, optimizer and random numbers after every step.
+    /// True if every rank had the undisturbed run's model, optimizer and random numbers after every step.
     pub state_equal: bool,
-    /// Whether each loss was the undisturbed run's to the bit.
+    /// True if each loss was the undisturbed run's to the bit.
     pub loss_bit_equal: bool,
     /// Steps of single ranks that were compared with the undisturbed run's.
     pub steps_compared: usize,
-    /// What the checksums have cost by which ranks prove that they are replicas.
+    /// The cost of the checksums by which ranks prove that they are replicas.
     pub checksums: Option<Checksums>,
     /// Recoveries as the runtime counts them.
     pub restarts: u32,
-    /// Facts of ranks that were dropped because they were reported in an older world: a few around each recovery.
+    /// Facts that were dropped because ranks reported them in an older world: a few around each recovery.
     pub old_facts: u64,
 }
 
@@ -221,7 +221,7 @@ impl Account {
         reported
     }
 
-    /// For people.
+    /// Returns the account as text.
     #[must_use]
     pub fn table(&self) -> String {
         let mut out = String::from(
@@ -266,7 +266,7 @@ impl Account {
         out + &self.ending()
     }
 
-    /// What the ranks have ended with, for people.
+    /// Returns the result of the ranks as text.
     fn ending(&self) -> String {
         if !self.world_kept {
             let how = if self.replicas_equal { "equal" } else { "DIFFERENT" };
@@ -280,7 +280,7 @@ impl Account {
         )
     }
 
-    /// Whether it is as it should be.
+    /// Checks that the run is as expected.
     ///
     /// # Errors
     /// It is not.

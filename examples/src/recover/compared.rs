@@ -1,23 +1,23 @@
-//! The steps of a run beside those of the undisturbed one, bit by bit.
+//! Compares the steps of a run with those of the undisturbed one, bit by bit.
 
 use super::lines::Line;
 use std::collections::BTreeMap;
 
-/// What came of it.
+/// The result of the comparison.
 #[derive(Debug)]
 pub struct Compared {
-    /// Whether every rank had the undisturbed run's model, optimizer and random numbers after every step.
+    /// True if every rank had the undisturbed run's model, optimizer and random numbers after every step.
     pub state_equal: bool,
-    /// Whether each loss was the undisturbed run's to the bit.
+    /// True if each loss was the undisturbed run's to the bit.
     pub loss_bit_equal: bool,
-    /// Steps of single ranks that were compared, in their losses at least: states are written down of small ones only.
+    /// Steps of single ranks that were compared, at least by their losses: hashes are recorded of small states only.
     pub steps: usize,
-    /// For each rank that differs, from which step on, and in what.
+    /// For each rank that differs, the first such step and the difference.
     pub differences: Vec<String>,
 }
 
 impl Compared {
-    /// Compares whatever was done, as often as it was done.
+    /// Compares every completed step, also those that were repeated.
     pub fn of(reference: &BTreeMap<u32, Vec<Line>>, run: &BTreeMap<u32, Vec<Line>>) -> Compared {
         let mut compared = Compared { state_equal: true, loss_bit_equal: true, steps: 0, differences: Vec::new() };
         for (rank, lines) in reference {

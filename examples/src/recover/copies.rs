@@ -1,7 +1,6 @@
-//! What the ranks reported of the state that they copied from others, and beside it what one plain system call takes
-//! for as much.
+//! The copies of state that ranks reported, compared with one plain system call for the same number of bytes.
 //!
-//! It looks at a job that is over, and has no part in any recovery.
+//! It reads the log of a job that is over, and has no part in any recovery.
 
 use super::figures::Figures;
 use crate::program::Failure;
@@ -10,29 +9,29 @@ use serde::Serialize;
 use std::path::Path;
 use std::process::Command;
 
-/// The part of the plain call's rate that a copy is to reach.
+/// Minimum rate of a copy, as a fraction of the plain call's.
 const OF_PLAIN: f64 = 0.7;
-/// What a recovery may take besides its copy, in milliseconds.
+/// Time of a recovery besides its copy, in milliseconds.
 const BESIDES_MS: f64 = 100.0;
 
-/// Copies of a rank's whole state, and the call beside them.
+/// Copies of a rank's whole state, and the call for comparison.
 #[derive(Debug, Default, Serialize)]
 pub struct Copies {
-    /// How many bytes each had, at most.
+    /// Size of the largest copy.
     pub bytes: f64,
-    /// What each took, in milliseconds.
+    /// Time of each copy in milliseconds.
     pub ms: Vec<f64>,
-    /// What one `process_vm_readv` of as many bytes takes, in milliseconds.
+    /// Time of one `process_vm_readv` of that size, in milliseconds.
     pub plain_ms: f64,
-    /// What a recovery with such a copy is to take at most, by that, in milliseconds.
+    /// The target for a recovery with such a copy, in milliseconds.
     pub target_ms: f64,
 }
 
 impl Copies {
-    /// Those of a job whose ranks have reported this. `None`: no rank has copied anything.
+    /// Returns the copies in the figures that ranks have reported; `None` if no rank has copied anything.
     ///
     /// # Errors
-    /// The call cannot be made.
+    /// The plain call failed.
     pub(super) fn of(reported: &[Figures], python: &Path) -> Result<Option<Copies>, Failure> {
         let mut copies = Copies::default();
         for figures in reported {
@@ -50,7 +49,7 @@ impl Copies {
         Ok(Some(copies))
     }
 
-    /// For people.
+    /// Returns the copies as text.
     pub(super) fn table(&self) -> String {
         let mib = self.bytes / f64::from(1 << 20);
         let ms: Samples = self.ms.iter().copied().collect();
@@ -62,7 +61,7 @@ impl Copies {
     }
 }
 
-/// The least of three, made by a process of its own from a child of its.
+/// Returns the minimum of three calls, by which a new process reads the memory of its child.
 fn plain_ms(python: &Path, bytes: f64) -> Result<f64, Failure> {
     let script = concat!(env!("CARGO_MANIFEST_DIR"), "/python/plain_copy.py");
     let output = Command::new(python).args([script, &bytes.to_string()]).output()?;

@@ -1,8 +1,8 @@
-//! Cuts the connections between two processes: from then on packets are dropped on both sides, and neither is notified,
-//! by FIN or RST.
+//! Cuts the connections between two processes: packets are dropped on both sides from then on, and neither side
+//! receives FIN or RST.
 //!
-//! It works from outside, on duplicates of the processes' own sockets: a filter that passes nothing on is attached to
-//! them. That takes Linux 5.6 and the right to trace the processes (root has it).
+//! It works from outside, on duplicates of the processes' own sockets: it attaches a filter that drops every packet.
+//! That needs Linux 5.6 and the right to trace the processes (root has it).
 
 use rustix::fd::OwnedFd;
 use rustix::net::{SocketAddrAny, SocketType, getpeername, getsockname, sockopt};
@@ -11,10 +11,10 @@ use socket2::{SockFilter, SockRef};
 use std::io;
 use std::net::SocketAddr;
 
-/// Cuts all TCP connections between two processes; how many there were.
+/// Cuts all TCP connections between two processes and returns their number.
 ///
 /// # Errors
-/// A process is gone, or the system does not let us at its sockets.
+/// A process has ended, or the system denies access to its sockets.
 pub fn cut(one: Pid, other: Pid) -> io::Result<usize> {
     let (ours, theirs) = (connections(one)?, connections(other)?);
     let mut count = 0;
@@ -28,7 +28,7 @@ pub fn cut(one: Pid, other: Pid) -> io::Result<usize> {
     Ok(count)
 }
 
-/// The TCP connections of a process: its socket, its own end, and the other one.
+/// Returns the TCP connections of a process: the socket, its local address, and the peer's address.
 fn connections(pid: Pid) -> io::Result<Vec<(OwnedFd, SocketAddr, SocketAddr)>> {
     let process = pidfd_open(pid, PidfdFlags::empty())?;
     let mut found = Vec::new();
@@ -53,16 +53,16 @@ fn ends(socket: &OwnedFd) -> Option<(SocketAddr, SocketAddr)> {
     Some((plain(getsockname(socket).ok()?)?, plain(getpeername(socket).ok()??)?))
 }
 
-/// One of IPv4 in the clothes of IPv6 is one of IPv4.
+/// Returns the IPv4 address for one that is mapped to IPv6.
 fn plain(address: SocketAddrAny) -> Option<SocketAddr> {
     let address = SocketAddr::try_from(address).ok()?;
     Some(SocketAddr::new(address.ip().to_canonical(), address.port()))
 }
 
-/// The instruction that ends a filter: so many bytes, none, go on.
+/// BPF's return instruction; the kernel keeps as many bytes of the packet as its operand states.
 const RETURN: u16 = 0x06; // BPF_RET | BPF_K
 
-/// Whatever arrives at this socket is dropped before TCP sees it.
+/// Drops all packets that arrive at this socket, before TCP sees them.
 fn drop_all(socket: &OwnedFd) -> io::Result<()> {
     let nothing = SockFilter::new(RETURN, 0, 0, 0);
     SockRef::from(socket).attach_filter(&[nothing])

@@ -1,33 +1,34 @@
-//! What is done to which rank, as a seed chooses.
+//! The faults of a run: their kinds and their ranks, as a seed chooses.
 
 use clap::ValueEnum;
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use rustix::process::Signal;
 
-/// Steps between two faults, at least; a seed adds up to as many.
+/// Minimum number of steps between two faults; the seed adds up to as many.
 const STEPS_BETWEEN: u64 = 25;
 
-/// What is done to a rank.
+/// The kind of fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Fault {
     /// SIGKILL.
     Kill,
     /// SIGSTOP: the process exists, but does not run.
     Stop,
-    /// Its program raises MemoryError in a step.
+    /// The rank's program raises MemoryError in a step.
     Exception,
-    /// Its connections fail in the backward pass, while the first bucket is reduced.
+    /// The rank's connections fail in the backward pass, while the first bucket is reduced.
     Collective,
-    /// Packets between it and the next rank are dropped, without FIN or RST: the operation's time limit detects this.
+    /// Packets between the rank and the next one are dropped, without FIN or RST: the operation's time limit detects
+    /// this.
     Cut,
-    /// One gradient is not a number, before it is averaged over all ranks: the script checks that and raises.
+    /// One gradient is not a number, before it is averaged over all ranks: the script checks for that and raises.
     Nan,
     /// SIGKILL to the job's store instead of a rank.
     Store,
 }
 
-/// Which rank it is done to. In the ring that gloo's operations go round, positions are counted from rank 0.
+/// The rank that is hit. Positions in the ring of gloo's operations are counted from rank 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Victim {
     /// Any rank, chosen by the seed.
@@ -54,18 +55,18 @@ impl Victim {
 /// One fault.
 #[derive(Clone, Copy, Debug)]
 pub struct Strike {
-    /// What is done.
+    /// The kind of fault.
     pub fault: Fault,
-    /// Which rank is hit; `None`: the job's store.
+    /// The rank that is hit; `None`: the job's store.
     pub rank: Option<u32>,
-    /// So many steps after the job has gone on.
+    /// Steps from the job's last recovery to the fault.
     pub after_steps: u64,
-    /// And so long after that: anywhere in a step.
+    /// Milliseconds after that step: any moment within the next one.
     pub after_ms: u64,
 }
 
 impl Fault {
-    /// So many of them.
+    /// Returns `count` faults.
     #[must_use]
     pub fn plan(self, victim: Victim, seed: u64, count: u32, ranks: u32) -> Vec<Strike> {
         let mut rng = StdRng::seed_from_u64(seed);
@@ -78,7 +79,7 @@ impl Fault {
         (0..count).map(&mut one).collect()
     }
 
-    /// The signal that does it, where a signal does.
+    /// Returns the signal that causes the fault, if a signal does.
     #[must_use]
     pub fn signal(self) -> Option<Signal> {
         match self {
@@ -88,7 +89,7 @@ impl Fault {
         }
     }
 
-    /// What the script calls it, where the script does it to itself.
+    /// Returns the fault's name in the script, if the script causes it.
     #[must_use]
     pub fn in_script(self) -> Option<&'static str> {
         match self {

@@ -1,4 +1,4 @@
-//! What ranks have reported in figures with their answers, from the log of a job that is over.
+//! The figures that ranks have reported with their answers, from the log of a job that is over.
 
 use crate::program::Failure;
 use std::path::Path;
@@ -10,13 +10,13 @@ use taskd_core::launch::{Change, DirectiveReply, WorkerMessage};
 /// The figures of one answer.
 #[derive(Debug)]
 pub(super) struct Figures {
-    /// When it came.
+    /// When the answer was received.
     pub(super) at: JobTime,
     answered: Box<DirectiveReply>,
 }
 
 impl Figures {
-    /// Those of all answers, in their order.
+    /// Returns the figures of all answers, in order.
     ///
     /// # Errors
     /// The log cannot be read.
@@ -33,7 +33,7 @@ impl Figures {
         Ok(all)
     }
 
-    /// One of them by its name.
+    /// Returns a figure by its name.
     pub(super) fn of(&self, wanted: &str) -> Option<f64> {
         self.answered.figures.iter().find(|(name, _)| name.as_str() == wanted).map(|(_, value)| *value)
     }

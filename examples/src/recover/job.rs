@@ -1,4 +1,4 @@
-//! One training under supervision, with faults from outside, and what is seen of it.
+//! One training under supervision, with faults from outside, and its result.
 
 use super::account::{Ending, Recovery, Started};
 use super::copies::Copies;
@@ -28,11 +28,11 @@ use taskd_core::runtime::{Runtime, RuntimeBuilder};
 use taskd_pytorch::store::StoreProgram;
 use taskd_pytorch::with_store;
 
-/// A rank that does not beat for so long is frozen.
+/// Bound of the silence detector.
 const SILENT_AFTER: Duration = Duration::from_secs(5);
-/// A collective operation that takes so long has failed.
+/// Time limit of a collective operation.
 const TIMEOUT: Duration = Duration::from_secs(8);
-/// How long a recovery may take before it counts as a stall.
+/// Bound of the stall detector: longer than a recovery takes.
 const STALL: Duration = Duration::from_secs(60);
 
 /// One training.
@@ -40,29 +40,29 @@ const STALL: Duration = Duration::from_secs(60);
 pub struct Job {
     /// An interpreter with torch.
     pub python: PathBuf,
-    /// Where everything is kept.
+    /// The directory of all its files.
     pub dir: PathBuf,
-    /// How many ranks.
+    /// Number of ranks.
     pub ranks: u32,
     /// Training steps.
     pub steps: u64,
-    /// Size of the training state.
+    /// Size of the training state in MiB.
     pub state_mib: u32,
-    /// Pause in every step.
+    /// Pause in every step, in milliseconds.
     pub pace_ms: u64,
-    /// How it is to be mended.
+    /// The strategy that is to recover it.
     pub strategy: Strategy,
-    /// After so many steps each a copy of the state is kept in memory, with which the job goes on when it has lost all
-    /// ranks; where nothing is set, as the strategy needs it.
+    /// Steps between two copies of the state in memory, from which the job continues when it has lost all ranks;
+    /// `None`: what the strategy needs.
     pub memory_every: Option<NonZeroU64>,
-    /// Every rank leaves children of every kind, under this number.
+    /// If set, every rank starts children of every kind, which have this number on their command line.
     pub children: Option<u32>,
 }
 
-/// How long the job trains with fewer ranks before the lost ranks come back.
+/// How long the job trains with fewer ranks before the lost ranks join again.
 const GROW_AFTER: Duration = Duration::from_secs(4);
 
-/// What a rank has ended with.
+/// The result of a rank.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Outcome {
     /// The last loss.
@@ -73,31 +73,31 @@ pub struct Outcome {
     pub weights: String,
 }
 
-/// What came of a training.
+/// The result of a training.
 #[derive(Debug)]
 pub struct Run {
     /// The runtime's own report.
     pub report: JobReport,
-    /// What each rank has ended with.
+    /// The result of each rank.
     pub outcomes: Vec<Outcome>,
     /// The steps that each rank has completed.
     pub lines: BTreeMap<u32, Vec<Line>>,
-    /// What each fault took.
+    /// The phases of each recovery.
     pub recoveries: Vec<Recovery>,
-    /// How many steps it has trained.
+    /// Number of steps that it has trained.
     pub steps: u64,
-    /// What ranks have copied of others.
+    /// The copies of state between ranks.
     pub copies: Option<Copies>,
-    /// From what ranks were started; `None` where a host no longer reports it.
+    /// The ways in which ranks were started; `None` if a host no longer reports them.
     pub started: Option<Started>,
 }
 
 /// A training that is ready to be run.
 pub struct Supervised {
-    /// The hosts that its ranks run on.
+    /// The hosts of its ranks.
     pub hosts: Hosts,
     launcher: Arc<dyn Launcher>,
-    /// The runtime, which has everything but a journal.
+    /// The runtime, complete except for the journal.
     pub runtime: RuntimeBuilder,
 }
 
@@ -108,10 +108,10 @@ impl fmt::Debug for Supervised {
 }
 
 impl Job {
-    /// Trains until a fault ends the job, by this strategy.
+    /// Trains until a fault ends the job by its strategy.
     ///
     /// # Errors
-    /// It ended otherwise; the text has the reason.
+    /// The job ended otherwise; the text has the reason.
     pub async fn run_until_ended(&self, strike: &Strike) -> Result<Ending, Failure> {
         let Supervised { hosts, launcher, runtime } = self.supervise(OnOwnerLoss::default(), None).await?;
         let runtime = runtime.build()?;
@@ -120,7 +120,7 @@ impl Job {
         let striking = tokio::spawn(async move { striker.strike_in_time(&strike, 0).await });
         let report = runtime.run_with_signals(program::LEAVE).await?;
         let ended = now();
-        striking.abort(); // where the job has ended without it
+        striking.abort(); // the job may have ended before the fault
         let struck = striking.await.ok().flatten();
         hosts.shutdown().await?;
         let by = report.incidents.last().and_then(|incident| incident.strategy.as_ref());
@@ -136,10 +136,10 @@ impl Job {
         }
     }
 
-    /// Trains to the end: where there are faults, a little beyond the last one.
+    /// Trains to the end, which is some steps after the last recovery if there are faults.
     ///
     /// # Errors
-    /// The job did not complete, or left no result; the text has the reason.
+    /// The job did not complete, or has no result; the text has the reason.
     pub async fn run(&self, strikes: &[Strike]) -> Result<Run, Failure> {
         let Supervised { hosts, launcher, runtime } = self.supervise(OnOwnerLoss::default(), None).await?;
         let journal = self.dir.join("journal");
@@ -172,8 +172,8 @@ impl Job {
         Ok(Run { report, outcomes, lines: lines::read(&self.dir), recoveries, steps, copies, started })
     }
 
-    /// Attaches to the training that goes on in its directory, or prepares its start. The detectors' bounds of a stall
-    /// and of a storm of restarts are `at_worst`, if that is given: else those of a job that is hit a few times.
+    /// Attaches to the training that runs in its directory, or prepares its start. `at_worst` sets the bounds of the
+    /// stall and the restart-storm detector; by default they are those of a job with a few faults.
     ///
     /// # Errors
     /// The job's directory cannot be used, or a host's launcher cannot be started.
@@ -203,7 +203,7 @@ impl Job {
         let mut strategies = recover::defaults();
         if self.strategy == Strategy::Shrink {
             for one in strategies.iter_mut().filter(|one| one.name() == "shrink") {
-                *one = Shrink::new().before_restart().boxed(); // or the job would start again with all of its ranks
+                *one = Shrink::new().before_restart().boxed(); // otherwise the job would restart with all of its ranks
             }
         }
         let torch = hosts.torch(Arc::clone(&launcher), &self.dir, self.ranks);
@@ -211,8 +211,8 @@ impl Job {
         Ok(Supervised { runtime: hosts.sources(runtime, SILENT_AFTER / 10), launcher, hosts })
     }
 
-    /// Whether ranks that start go on from a checkpoint. They sum gradients in another order than those that do not, as
-    /// the script states: such a job is another training.
+    /// Returns true if ranks that start resume from a checkpoint. They sum gradients in another order than ranks that
+    /// do not resume, as the script explains: such a job has another result.
     pub fn resumes(&self) -> bool {
         self.strategy.saves() || self.memory_every.or(self.strategy.memory_every()).is_some()
     }

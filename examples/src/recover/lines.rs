@@ -1,4 +1,4 @@
-//! What the script writes of its steps: one file for each process, a line for each step that it has completed.
+//! The script's record of its steps: one file for each process, with a line for each step that it has completed.
 
 use serde::Deserialize;
 use std::collections::BTreeMap;
@@ -8,18 +8,18 @@ use std::path::Path;
 /// A completed step.
 #[derive(Clone, Debug, Deserialize)]
 pub struct Line {
-    /// When, on the machine's monotonic clock, in seconds. Of a step that this process has not computed: when it had
-    /// its state.
+    /// When, on the machine's monotonic clock, in seconds. For a step that this process has copied rather than
+    /// computed: when it had the state.
     pub t: f64,
-    /// Which.
+    /// Its number.
     pub step: u64,
-    /// What its forward pass came to, if this process has computed it: one that is new has not.
+    /// The loss, if this process has computed the step: a new process has not.
     pub loss: Option<f64>,
-    /// What the next step depends on: model, optimizer and random numbers. Not for large ones.
+    /// The hash of all that the next step depends on: model, optimizer and random numbers. Not for large states.
     pub sha256: Option<String>,
 }
 
-/// The completed steps of each rank, in the order of their times.
+/// Returns the completed steps of each rank, in the order of their times.
 pub fn read(dir: &Path) -> BTreeMap<u32, Vec<Line>> {
     let mut ranks: BTreeMap<u32, Vec<Line>> = BTreeMap::new();
     for file in fs::read_dir(dir).into_iter().flatten().flatten() {
@@ -33,7 +33,7 @@ pub fn read(dir: &Path) -> BTreeMap<u32, Vec<Line>> {
     ranks
 }
 
-/// The first step that so many ranks have computed since then, and when the last of them had.
+/// Returns the first step that `ranks` ranks have computed since then, and when the last of them had.
 pub fn first_common<'a>(
     lines: impl IntoIterator<Item = (u32, &'a Line)>,
     since: f64,
@@ -48,7 +48,7 @@ pub fn first_common<'a>(
     ends.min_by(|(_, one), (_, other)| one.total_cmp(other))
 }
 
-/// The machine's monotonic clock, in seconds, as Python reads it.
+/// Returns the time of the machine's monotonic clock in seconds, as Python reads it.
 pub fn now() -> f64 {
     crate::clock::monotonic().as_secs_f64()
 }
@@ -60,7 +60,7 @@ mod tests {
     #[test]
     fn a_step_counts_once_all_have_computed_it_themselves() {
         let line = |rank, step, t, loss| (rank, Line { t, step, loss, sha256: None });
-        // Rank 0 had computed step 7 before the fault, and wrote it down after; rank 1 copied it.
+        // Rank 0 had computed step 7 before the fault, and recorded it after that; rank 1 copied it.
         let lines =
             [line(0, 7, 0.9, Some(0.1)), line(1, 7, 2.0, None), line(0, 8, 2.5, Some(0.1)), line(1, 8, 2.6, Some(0.1))];
         let common = |ranks| first_common(lines.iter().map(|(rank, line)| (*rank, line)), 1.0, ranks);

@@ -1,4 +1,5 @@
-//! The PyTorch job of the example `pytorch_recover`: its supervision, faults from outside, and what each recovery took.
+//! The PyTorch job of the example `pytorch_recover`: its supervision, faults from outside, and the phases of each
+//! recovery.
 
 mod account;
 mod compared;

@@ -1,11 +1,11 @@
-//! By which rung of the ladder a job is to be mended.
+//! The strategy that is to recover a job, and the rungs of the ladder that the job omits for it.
 
 use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
 use std::num::NonZeroU64;
 use taskd_core::job::Name;
 
-/// How the job is to be mended.
+/// The strategy that is to recover the job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, ValueEnum, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Strategy {
@@ -31,35 +31,36 @@ pub enum Strategy {
 }
 
 impl Strategy {
-    /// Whether the job ends by it.
+    /// Returns true if this strategy ends the job.
     #[must_use]
     pub fn ends_job(self) -> bool {
         matches!(self, Strategy::DumpExit | Strategy::Exit)
     }
 
-    /// Whether as many ranks train throughout: only then it is the undisturbed training.
+    /// Returns true if the number of ranks stays the same: only then the result is that of the undisturbed training.
     #[must_use]
     pub fn keeps_world(self) -> bool {
         self != Strategy::Shrink
     }
 
-    /// Whether the runtime calls it so.
+    /// Returns true if `name` is the runtime's name of this strategy.
     pub(super) fn is(self, name: &Name) -> bool {
         self.to_possible_value().is_some_and(|value| value.get_name() == name.as_str())
     }
 
-    /// After how many steps each a copy of the state is kept in memory, where the strategy is to start all ranks from there.
+    /// Returns the number of steps between two copies of the state in memory, if the strategy restarts all ranks from
+    /// them.
     pub(super) fn memory_every(self) -> Option<NonZeroU64> {
         NonZeroU64::new(10).filter(|_| self == Strategy::Restart)
     }
 
-    /// Whether it leaves a checkpoint behind, with which the job goes on when it starts again.
+    /// Returns true if this strategy leaves a checkpoint, from which the job continues when it is started again.
     #[must_use]
     pub fn saves(self) -> bool {
         matches!(self, Strategy::Dump | Strategy::DumpExit)
     }
 
-    /// Rungs of the ladder that the job does without, so that it comes to this one.
+    /// Returns the rungs of the ladder that the job omits, so that the decision falls on this one.
     pub(super) fn without(self) -> &'static [&'static str] {
         match self {
             Strategy::Auto => &[],

@@ -1,4 +1,4 @@
-//! Faults from outside: each in its moment, and what the runtime and the ranks report of it.
+//! Faults from outside, each in its moment, and what the runtime and the ranks report of it.
 
 use super::account::Recovery;
 use super::cut::cut;
@@ -23,20 +23,20 @@ use tokio::sync::broadcast;
 
 /// Steps that the job trains after its last recovery.
 const STEPS_AFTER: u64 = 50;
-/// How often the script's lines are read.
+/// The interval at which the script's lines are read.
 const READ_EVERY: Duration = Duration::from_millis(10);
 
-/// A fault that has come to pass.
+/// A fault that was injected.
 pub(super) struct Struck {
     pub(super) role: Role,
     /// The last step that all ranks had completed.
     pub(super) before: u64,
     pub(super) at: f64,
-    /// What the runtime has reported since.
+    /// Events of the runtime since the injection.
     events: broadcast::Receiver<Arc<TimestampedEvent>>,
 }
 
-/// Strikes as planned, and watches what comes of it.
+/// Injects the planned faults, and observes the recoveries.
 pub(super) struct Striker {
     pub(super) job: Job,
     pub(super) launcher: Arc<dyn Launcher>,
@@ -44,11 +44,11 @@ pub(super) struct Striker {
 }
 
 impl Striker {
-    /// All of them, one after the other; what each took, and before which step the job is to end then, if there were
-    /// any.
+    /// Injects all faults, one after the other. Returns the recoveries, and the step before which the job is ordered to
+    /// end, if there were any faults.
     ///
     /// # Errors
-    /// The job cannot be reached.
+    /// The file that ends the job cannot be written.
     pub(super) async fn carry_out(self, strikes: Vec<Strike>) -> io::Result<(Vec<Recovery>, Option<u64>)> {
         let was_hit = !strikes.is_empty();
         let mut recoveries = Vec::new();
@@ -73,7 +73,7 @@ impl Striker {
         Ok((recoveries, until))
     }
 
-    /// Has the ranks end a little later, each before the same step.
+    /// Orders all ranks to end before the same step, a little later.
     fn end_soon(&self) -> io::Result<u64> {
         let lines = lines::read(&self.job.dir);
         let until = lines.values().flatten().map(|line| line.step).max().unwrap_or(0) + STEPS_AFTER;
@@ -83,7 +83,8 @@ impl Striker {
         Ok(until)
     }
 
-    /// Strikes when its moment has come, so many steps after this one. `None`: no process was hit.
+    /// Injects `strike` when all ranks have completed `strike.after_steps` steps after step `from`. Returns `None` if
+    /// no process was hit.
     pub(super) async fn strike_in_time(&self, strike: &Strike, from: u64) -> Option<Struck> {
         let target = from + strike.after_steps;
         self.until(|steps| self.last_common(steps) >= Some(target)).await;
@@ -103,15 +104,15 @@ impl Striker {
         }
     }
 
-    /// Waits for the first step of all ranks, but for one that has left, after a recovery; which that was, and when it
-    /// was completed.
+    /// Waits for the first step after a recovery that all ranks have completed, except one that has left. Returns the
+    /// step and the time of its completion.
     async fn resumed(&self, at: f64, seen: &Seen, has_left: Option<u32>) -> (u64, f64) {
         let common = |steps: &BTreeMap<u32, Vec<Line>>| self.first_common_after(steps, at, seen, has_left);
         self.until(|steps| common(steps).is_some()).await;
         common(&lines::read(&self.job.dir)).unwrap_or((0, f64::NAN))
     }
 
-    /// Does it; when.
+    /// Injects the fault and returns its time.
     async fn strike(&self, strike: &Strike, role: &Role) -> Result<f64, Failure> {
         let gone = || format!("{role} does not run");
         if let Some(name) = strike.fault.in_script() {
@@ -137,7 +138,7 @@ impl Striker {
         Ok(at)
     }
 
-    /// Has the script do it to itself, in a step to come.
+    /// Orders the script to cause the fault `name` in a later step, and returns its time.
     async fn ask_script(&self, rank: u32, name: &str) -> Result<f64, Failure> {
         let (asked, struck) = (format!("fault.{rank}"), self.job.dir.join(format!("struck.{rank}")));
         let new = self.job.dir.join(asked.clone() + ".new");
@@ -158,7 +159,7 @@ impl Striker {
         Pid::from_raw(i32::try_from(victim.pid?).ok()?)
     }
 
-    /// Whether other ranks would live if the rank's host died.
+    /// Returns true if ranks on other hosts would survive the loss of this rank's host.
     async fn others_are_elsewhere(&self, role: &Role) -> bool {
         let procs = self.launcher.list().await.map(|listing| listing.procs).unwrap_or_default();
         let ranks = || procs.iter().filter(|p| p.proc.role.rank().is_some() && !p.phase.is_over());
@@ -172,14 +173,15 @@ impl Striker {
         }
     }
 
-    /// The newest step that all ranks have completed.
+    /// Returns the newest step that all ranks have completed.
     fn last_common(&self, steps: &BTreeMap<u32, Vec<Line>>) -> Option<u64> {
         let all = steps.len() == self.job.ranks as usize;
         all.then(|| steps.values().filter_map(|lines| lines.iter().map(|l| l.step).max()).min()).flatten()
     }
 
-    /// The first step that all ranks have computed after the fault, and when: after every rank had left the old world,
-    /// where they did, for until then a step that was under way may still have been completed.
+    /// Returns the first step that all ranks have computed after the fault, and its time. Only steps after every rank
+    /// had aborted count, or after the decision if none did: until then a step that was under way may still be
+    /// completed.
     fn first_common_after(
         &self,
         steps: &BTreeMap<u32, Vec<Line>>,
@@ -195,28 +197,28 @@ impl Striker {
     }
 }
 
-/// What the runtime has reported of a recovery, and when.
+/// The events of a recovery, and their times.
 #[derive(Debug, Default)]
 pub(super) struct Seen {
     pub(super) found: Option<f64>,
     pub(super) decided: Option<f64>,
-    /// Each decision in words: more than one, if something else happened meanwhile.
+    /// The text of each decision: several if another fault was found meanwhile.
     pub(super) decisions: Vec<String>,
     pub(super) stages: Vec<(String, f64)>,
-    /// By the job's clock.
+    /// Time of the first decision, by the job's clock.
     pub(super) decided_at: Option<JobTime>,
     pub(super) closed_at: Option<JobTime>,
     pub(super) closed: Option<(String, f64)>,
 }
 
 impl Seen {
-    /// Whether it was mended by this strategy.
+    /// Returns true if `strategy` recovered the job.
     fn is_by(&self, strategy: &Name) -> bool {
         self.closed.as_ref().is_some_and(|(how, _)| *how == format!("recovered by {strategy}"))
     }
 }
 
-/// What was chosen, and why nothing before it was.
+/// Returns the chosen strategy, and the reason against each one before it.
 fn in_words(decision: &Decision) -> String {
     let chosen = decision.chosen.as_ref().map_or("nothing", |chosen| chosen.strategy.as_str());
     let refused = decision.refused.iter().map(|refusal| format!("; not {}: {}", refusal.strategy, refusal.reason));

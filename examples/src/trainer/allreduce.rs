@@ -1,44 +1,44 @@
-//! The collectives: what all ranks of a generation do together.
+//! The collectives of the ranks of a generation.
 //!
-//! Rank 0 is the hub. It takes the others' values in the order of their ranks, sums them in that order, and sends the
-//! result back: the sum has the same bits whichever rank was first. (A ring would carry less through one process; at
-//! ten kilobytes a step a hub is as fast and can be read in a minute.) No collective has a time limit: a frozen rank
-//! makes the others wait, as it does in NCCL, HCCL or gloo. A dead one ends it at once.
+//! Rank 0 is the hub. It receives the other ranks' values in rank order, sums them in that order, and sends the result
+//! back: the sum has the same bits whichever rank was first. (A ring would move less data through one process; at ten
+//! kilobytes per step a hub is as fast and easier to read.) No collective has a time limit: a frozen rank makes the
+//! other ranks wait, as in NCCL, HCCL or gloo. A dead one ends the collective at once.
 
 use super::config::Place;
 use super::error::TrainerError;
 use super::wire::{Peer, receive};
 
-/// The ranks that have met. Every rank must call the same collectives in the same order.
+/// The ranks of a generation after the rendezvous. Every rank must call the same collectives in the same order.
 #[derive(Debug)]
 pub(super) struct Group {
     world_size: u32,
     role: Role,
-    /// One message, kept so that not every step allocates one.
+    /// A buffer for one message, kept so that not every step allocates one.
     buffer: Vec<u8>,
 }
 
 #[derive(Debug)]
 enum Role {
-    /// Rank 0, with all others in the order of their ranks.
+    /// Rank 0's end: the connections to all other ranks, in rank order.
     Hub(Vec<Peer>),
-    /// Any other rank, with rank 0.
+    /// Any other rank's end: the connection to rank 0.
     Spoke([Peer; 1]),
 }
 
 impl Group {
-    /// Rank 0's end, with connections to all others.
+    /// Creates rank 0's end from the connections to all other ranks.
     pub(super) fn hub(place: &Place, mut peers: Vec<Peer>) -> Self {
         peers.sort_by_key(|peer| peer.rank);
         Self { world_size: place.world_size, role: Role::Hub(peers), buffer: Vec::new() }
     }
 
-    /// Another rank's end, with its connection to rank 0.
+    /// Creates another rank's end from its connection to rank 0.
     pub(super) fn spoke(place: &Place, rank_0: Peer) -> Self {
         Self { world_size: place.world_size, role: Role::Spoke([rank_0]), buffer: Vec::new() }
     }
 
-    /// Replaces `values` on every rank by their mean over all ranks. They have the same length everywhere.
+    /// Replaces `values` on every rank by their mean over all ranks. They have the same length on every rank.
     pub(super) fn all_reduce_mean(&mut self, values: &mut [f32]) -> Result<(), TrainerError> {
         self.buffer.clear();
         self.buffer.extend(values.iter().flat_map(|value| value.to_le_bytes()));
@@ -68,7 +68,7 @@ impl Group {
         Ok(())
     }
 
-    /// Replaces `bytes` on every rank by rank 0's. They have the same length everywhere.
+    /// Replaces `bytes` on every rank by rank 0's. They have the same length on every rank.
     pub(super) fn broadcast(&mut self, bytes: &mut [u8]) -> Result<(), TrainerError> {
         match &mut self.role {
             Role::Hub(peers) => send_to_all(peers, bytes),
@@ -93,7 +93,7 @@ impl Group {
             }
             Role::Spoke(hub) => hub[0].send(&digest)?,
         }
-        // What arrives does not matter: it arrives only if all agree.
+        // The content does not matter: the message is sent only if all ranks agree.
         self.broadcast(&mut [0])
     }
 }
@@ -123,10 +123,10 @@ mod tests {
         (ours, listener.accept().unwrap().0)
     }
 
-    /// A whole group in this process, hub first.
+    /// Returns all ranks of a group in this process, hub first.
     fn group(world_size: u32) -> Vec<Group> {
         let (mut peers, mut groups) = (Vec::new(), Vec::new());
-        // Joining in the wrong order must not matter.
+        // The order of joining must not matter.
         for rank in (1..world_size).rev() {
             let (of_hub, of_spoke) = connection();
             peers.push(Peer { rank, stream: of_hub });
@@ -136,7 +136,7 @@ mod tests {
         groups
     }
 
-    /// Runs `work` on every rank at once and returns what each gave.
+    /// Runs `work` on every rank at once and returns the results.
     fn on_all<T: Send>(groups: &mut [Group], work: impl Fn(usize, &mut Group) -> T + Sync) -> Vec<T> {
         let work = &work;
         thread::scope(|scope| {

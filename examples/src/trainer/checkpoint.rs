@@ -1,7 +1,7 @@
 //! Checkpoints: the training state as bytes, and the directory of the last few.
 //!
-//! A checkpoint is used only if it is whole: its digest covers every byte. It holds no pace, place or path, so that any
-//! rank of any generation can go on from it.
+//! A checkpoint is used only if it is complete: its digest covers every byte. It contains no pace, place or path, so
+//! that any rank of any generation can resume from it.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -27,7 +27,7 @@ const HEADER: usize = MAGIC.len() + 4 + 4 + 8 + 8 + 8;
 /// Length of an encoded checkpoint in bytes.
 pub(super) const ENCODED: usize = HEADER + 2 * PARAMETERS * 4 + DIGEST;
 
-/// What a run and its checkpoints must have in common for the result to be the undisturbed one.
+/// The values that a run and its checkpoints must share for the result to be the undisturbed one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Origin {
     pub(super) world_size: u32,
@@ -40,7 +40,7 @@ impl Origin {
     }
 }
 
-/// Why some bytes are no checkpoint to go on from.
+/// Why bytes are not a checkpoint to resume from.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Unusable {
     #[error("it cannot be read: {0}")]
@@ -74,7 +74,7 @@ pub(super) fn encode(origin: Origin, state: &TrainState) -> Vec<u8> {
     bytes
 }
 
-/// The way back from [`encode`]. Takes any bytes.
+/// The inverse of [`encode`]. Takes any bytes.
 pub(super) fn decode(bytes: &[u8]) -> Result<(Origin, TrainState), Unusable> {
     let mut reader = Reader { rest: bytes, length: bytes.len() };
     if reader.take()? != MAGIC {
@@ -98,10 +98,10 @@ pub(super) fn decode(bytes: &[u8]) -> Result<(Origin, TrainState), Unusable> {
     Ok((origin, state))
 }
 
-/// Takes one field after the other off the front.
+/// Takes one field after the other from the front.
 struct Reader<'a> {
     rest: &'a [u8],
-    /// Of the whole, to say what is wrong with it.
+    /// Length of the whole, for error messages.
     length: usize,
 }
 
@@ -126,16 +126,16 @@ pub(super) struct CheckpointStore {
 }
 
 impl CheckpointStore {
-    /// Makes the directory if need be, and clears away what was left unfinished in it.
+    /// Creates the directory if necessary, and deletes unfinished files in it.
     pub(super) fn open(config: &TrainerConfig) -> Result<Self, TrainerError> {
         let directory = config.settings.checkpoint_dir.clone();
         durable::prepare(&directory)?;
         Ok(Self { directory, generation: config.place.generation, origin: Origin::of(config) })
     }
 
-    /// The newest sound checkpoint of at most `steps` steps, with its path.
+    /// Returns the newest sound checkpoint of at most `steps` steps, with its path.
     ///
-    /// One that is not sound is reported to `passed_over` and left where it is: training soon writes over it.
+    /// An unsound one is reported to `passed_over` and left in place: training soon overwrites it.
     pub(super) fn newest(
         &self,
         steps: u64,
@@ -167,12 +167,12 @@ impl CheckpointStore {
         Ok(())
     }
 
-    /// Where the checkpoint of `step` is or would be.
+    /// Returns the path of the checkpoint of `step`, whether it exists or not.
     pub(super) fn path_of(&self, step: u64) -> PathBuf {
         self.directory.join(format!("step-{step}.ckpt"))
     }
 
-    /// Writes the checkpoint of `state`: after this it is safe on disk, or the directory is as it was before.
+    /// Writes the checkpoint of `state`: after this it is safe on disk, or the directory is unchanged.
     pub(super) fn save(&self, state: &TrainState) -> io::Result<()> {
         durable::write(&self.path_of(state.step), self.generation, &encode(self.origin, state))
     }
@@ -180,7 +180,7 @@ impl CheckpointStore {
     /// Deletes all but the last [`KEPT`] checkpoints up to `newest`, which has just been saved.
     ///
     /// Checkpoints of later steps are unsound ones that were passed over: they do not count, and stay until they are
-    /// written again.
+    /// overwritten.
     pub(super) fn delete_old(&self, newest: u64) -> io::Result<()> {
         let checkpoints = self.checkpoints()?;
         for path in checkpoints.range(..=newest).rev().skip(KEPT).map(|(_, path)| path) {
@@ -189,7 +189,7 @@ impl CheckpointStore {
         Ok(())
     }
 
-    /// All files that are named like a checkpoint, by step.
+    /// Returns all files that have the name of a checkpoint, by step.
     fn checkpoints(&self) -> io::Result<BTreeMap<u64, PathBuf>> {
         let step_of = |path: &Path| -> Option<u64> {
             path.file_name()?.to_str()?.strip_prefix("step-")?.strip_suffix(".ckpt")?.parse().ok()
@@ -215,7 +215,7 @@ mod tests {
         TrainerConfig { place, settings: TrainerSettings::in_dir(dir) }
     }
 
-    /// The step that a restart would go on from, and how often and why something was passed over.
+    /// Returns the step from which a restart would resume, and the reasons for which files were passed over.
     fn resume(store: &CheckpointStore) -> (Option<u64>, Vec<String>) {
         let mut reasons = Vec::new();
         let passed_over = |path: &Path, reason: &Unusable| reasons.push(format!("{}: {reason}", path.display()));
@@ -236,7 +236,8 @@ mod tests {
     #[test]
     fn every_cut_and_every_flipped_byte_is_noticed() {
         let bytes = encode(ORIGIN, &state(40));
-        // Steps of a prime: the cuts and flips fall on all fields, and the test stays quick without optimisation.
+        // Positions at multiples of a prime: the cuts and flips fall on all fields, and the test stays quick without
+        // optimisation.
         for at in (0..ENCODED).step_by(37) {
             assert!(decode(&bytes[..at]).is_err(), "cut at {at}");
             let mut flipped = bytes.clone();

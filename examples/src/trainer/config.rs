@@ -1,6 +1,6 @@
-//! What a rank is given: its place in the world by the launcher's environment, the rest by the command line.
+//! Configuration of a rank: its place in the world from the launcher's environment, the rest from the command line.
 //!
-//! Nothing here touches a file or a socket.
+//! This module touches no file or socket.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -12,22 +12,22 @@ use serde::{Deserialize, Serialize};
 use super::data::{BATCH_PER_RANK, IMAGES};
 use super::error::TrainerError;
 
-/// The largest world. Rank 0 sums all ranks' gradients itself, which is simple but does not grow far.
+/// The largest world. Rank 0 sums all ranks' gradients itself, which is simple but does not scale far.
 pub const MAX_WORLD_SIZE: u32 = 64;
 /// The longest job id, in bytes.
 pub const MAX_JOB_BYTES: usize = 256;
-/// The longest time that a setting may ask to wait, in milliseconds: one day.
+/// The longest wait that a setting may request, in milliseconds: one day.
 pub const MAX_WAIT_MS: u64 = 24 * 60 * 60 * 1000;
 
-/// Whatever the world size, an epoch has at least one step.
+/// An epoch has at least one step for every world size.
 const _: () = assert!(MAX_WORLD_SIZE as usize * BATCH_PER_RANK <= IMAGES);
 
-/// Where a process stands in the job. Two processes train together only if they agree on all but the rank.
+/// The place of a process in the job. Two processes train together only if they agree on all fields but the rank.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Place {
     /// Id of the job, at most [`MAX_JOB_BYTES`] long.
     pub job: String,
-    /// Counts the worlds of the job: every restart of all ranks is a new one.
+    /// Number of this world: every restart of all ranks is a new generation.
     pub generation: u64,
     /// This process's number, below `world_size`.
     pub rank: u32,
@@ -37,10 +37,11 @@ pub struct Place {
 
 impl Place {
     /// Reads `TASKD_JOB`, `TASKD_GENERATION`, `TASKD_RANK` and `TASKD_WORLD_SIZE`, which the local launcher sets. A job
-    /// on several hosts has a `TASKD_JOB` on each: `TRAINER_JOB`, where it is set, is the job's name on all.
+    /// on several hosts has a different `TASKD_JOB` on each: if `TRAINER_JOB` is set, it is the job's id on all of
+    /// them.
     ///
     /// # Errors
-    /// [`TrainerError::Environment`] names the variable that is missing or is not what it should be.
+    /// [`TrainerError::Environment`] names the variable that is missing or invalid.
     pub fn from_env() -> Result<Self, TrainerError> {
         Self::from_variables(|name| std::env::var_os(name))
     }
@@ -67,8 +68,8 @@ fn number<N: FromStr>(name: &'static str, text: &str) -> Result<N, TrainerError>
 
 /// The settings that are the same for all ranks of a job.
 ///
-/// It is a group of command-line options (`#[command(flatten)]`), and [`TrainerSettings::to_args`] is the way back, so
-/// that a supervising program can be started with the same options and hand them on to the ranks.
+/// It is a group of command-line options (`#[command(flatten)]`), and [`TrainerSettings::to_args`] is the inverse, so
+/// that a supervising program can accept the same options and pass them on to the ranks.
 #[derive(Debug, Clone, PartialEq, Eq, clap::Args)]
 pub struct TrainerSettings {
     /// Steps to train for, 1 or more.
@@ -77,7 +78,7 @@ pub struct TrainerSettings {
     /// Steps from one checkpoint to the next, 1 or more; the last step always has one.
     #[arg(long, default_value_t = 100)]
     pub checkpoint_every: u64,
-    /// Decides the initial parameters, the order of the data and the noise.
+    /// Seed of the initial parameters, the order of the data and the noise.
     #[arg(long, default_value_t = 1)]
     pub seed: u64,
     /// Minimum time of a step, in microseconds; it changes the pace, never the result.
@@ -86,19 +87,19 @@ pub struct TrainerSettings {
     /// Milliseconds that a rank waits for the others to arrive, 1 or more.
     #[arg(long, default_value_t = 30_000)]
     pub rendezvous_within_ms: u64,
-    /// Directory of the checkpoints, of this job alone.
+    /// Directory of the checkpoints; only for this job.
     #[arg(long, value_name = "DIR")]
     pub checkpoint_dir: PathBuf,
-    /// Directory in which the ranks find each other, of this job alone.
+    /// Directory of the ranks' rendezvous; only for this job.
     #[arg(long, value_name = "DIR")]
     pub rendezvous_dir: PathBuf,
-    /// Directory of `metrics.jsonl` and `result.json`, of this job alone.
+    /// Directory of `metrics.jsonl` and `result.json`; only for this job.
     #[arg(long, value_name = "DIR")]
     pub out_dir: PathBuf,
 }
 
 impl TrainerSettings {
-    /// The default settings, with the three directories in `dir`.
+    /// Returns the default settings, with the three directories in `dir`.
     pub fn in_dir(dir: &Path) -> Self {
         Self {
             steps: 2000,
@@ -112,7 +113,7 @@ impl TrainerSettings {
         }
     }
 
-    /// The command-line options that give these settings.
+    /// Returns the command-line options that give these settings.
     pub fn to_args(&self) -> Vec<OsString> {
         let numbers = [
             ("--steps", self.steps),
@@ -131,12 +132,12 @@ impl TrainerSettings {
         numbers.chain(directories).collect()
     }
 
-    /// Where rank 0 writes one [`MetricsLine`](super::MetricsLine) a step.
+    /// Returns the path to which rank 0 writes one [`MetricsLine`](super::MetricsLine) per step.
     pub fn metrics_path(&self) -> PathBuf {
         self.out_dir.join("metrics.jsonl")
     }
 
-    /// Where rank 0 writes the [`TrainerOutcome`](super::TrainerOutcome).
+    /// Returns the path to which rank 0 writes the [`TrainerOutcome`](super::TrainerOutcome).
     pub fn result_path(&self) -> PathBuf {
         self.out_dir.join("result.json")
     }
@@ -150,25 +151,25 @@ impl TrainerSettings {
     }
 }
 
-/// All that one rank needs to know.
+/// Place and settings of one rank.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TrainerConfig {
-    /// Which rank of which world this is.
+    /// The place of this rank.
     pub place: Place,
-    /// What the world is to do.
+    /// The settings of the job.
     pub settings: TrainerSettings,
 }
 
 impl TrainerConfig {
-    /// A rank whose place comes from the environment that the launcher has set: see [`Place::from_env`].
+    /// Returns the configuration of a rank whose place comes from the launcher's environment: see [`Place::from_env`].
     ///
     /// # Errors
-    /// As [`Place::from_env`]. Ranges are checked when training starts.
+    /// Those of [`Place::from_env`]. Ranges are checked when training starts.
     pub fn from_env(settings: TrainerSettings) -> Result<Self, TrainerError> {
         Ok(Self { place: Place::from_env()?, settings })
     }
 
-    /// Every number is in its range, or the first one that is not is named.
+    /// Checks the range of every number; the error names the first one that is out of range.
     pub(super) fn check(&self) -> Result<(), TrainerError> {
         let Self { place, settings } = self;
         let world_size = u64::from(place.world_size);

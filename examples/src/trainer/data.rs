@@ -1,7 +1,7 @@
-//! The handwritten digits, and which of them a rank sees at a step.
+//! The handwritten digits, and the samples of a rank at each step.
 //!
-//! Batches are a pure function of seed, step, rank and world size: nothing here remembers anything, so a restarted rank
-//! sees exactly what the lost one would have seen.
+//! Batches are a pure function of seed, step, rank and world size: this module keeps no state, so a restarted rank gets
+//! exactly the samples that the lost one would have got.
 
 use super::config::Place;
 use super::rng::Rng;
@@ -10,7 +10,7 @@ use super::rng::Rng;
 pub(super) const PIXELS: usize = 64;
 /// Images in the data set.
 pub(super) const IMAGES: usize = 1797;
-/// Images that each rank sees at each step.
+/// Images in each rank's batch.
 pub(super) const BATCH_PER_RANK: usize = 16;
 
 /// The file is described in `data/README.md`, with its source and licence.
@@ -35,16 +35,16 @@ impl Digits {
         Self { images: images.iter().map(|image| image.map(|pixel| f32::from(pixel) / BLACK)).collect(), labels }
     }
 
-    /// Image and label of sample `index`, which is below [`IMAGES`].
+    /// Returns image and label of sample `index`, which is below [`IMAGES`].
     pub(super) fn sample(&self, index: usize) -> (&[f32; PIXELS], usize) {
         (&self.images[index], usize::from(self.labels[index]))
     }
 }
 
-/// The samples that `place` sees at the step after `steps_done`.
+/// Returns the samples of `place` at the step after `steps_done`.
 ///
 /// Each epoch goes through the data once in an order of its own; what does not fill a batch of the whole world is left
-/// out of that epoch. No two ranks see the same sample in one epoch.
+/// out of that epoch. No two ranks get the same sample in one epoch.
 #[expect(clippy::cast_possible_truncation, reason = "a step within its epoch is below the number of images")]
 pub(super) fn batch(seed: u64, steps_done: u64, place: &Place) -> Vec<usize> {
     let world_batch = place.world_size as usize * BATCH_PER_RANK;
@@ -81,7 +81,7 @@ mod tests {
     #[test]
     fn pixels_are_scaled_to_one() {
         let digits = Digits::load();
-        // The first image is a zero: white corner, black at row 1, column 4 it is not quite (15 of 16).
+        // The first image is a zero: the corner is white, and column 4 of row 1 is almost black (15 of 16).
         let (image, label) = digits.sample(0);
         assert_eq!((label, image[0], image[11]), (0, 0.0, 15.0 / 16.0));
     }

@@ -1,7 +1,7 @@
-//! Files that are whole or not there.
+//! Files that are complete or do not exist.
 //!
-//! A file is written under another name, synced, and only then renamed. A reader sees the old content or the new
-//! content, also after a kill or a power cut at the worst moment. Nothing here knows what the files mean.
+//! A file is written under another name, synced, and only then renamed. A reader gets the old content or the new
+//! content, also after a kill or a power cut at any moment. This module does not know what the files contain.
 
 use std::ffi::OsStr;
 use std::fs::{self, File};
@@ -10,24 +10,24 @@ use std::path::{Path, PathBuf};
 
 use super::error::TrainerError;
 
-/// Extension of a file that is being written; what a kill leaves behind bears it for ever.
+/// Extension of a file that is being written; one that a kill leaves behind keeps it.
 const PARTIAL: &str = "partial";
 
-/// Writes `content` as `path`. On failure `path` is as it was, and what was written is taken away again.
+/// Writes `content` to `path`. On failure `path` is unchanged, and the temporary file is deleted.
 ///
-/// The temporary name carries `generation`: should the writer of an older generation still be alive, the two do not
-/// write into one file.
+/// The temporary name contains `generation`: if the writer of an older generation still runs, the two do not write to
+/// one file.
 pub(super) fn write(path: &Path, generation: u64, content: &[u8]) -> io::Result<()> {
     let mut partial = path.as_os_str().to_owned();
     partial.push(format!(".g{generation}.{PARTIAL}"));
     let partial = PathBuf::from(partial);
     let written = write_and_sync(&partial, content).and_then(|()| fs::rename(&partial, path));
     if written.is_err() {
-        // Gives the space back where the disk is full. If this fails too, the next generation's sweep does it.
+        // Frees the space if the disk is full. If this fails too, the next generation deletes the file.
         let _ = fs::remove_file(&partial);
     }
     written?;
-    // The rename itself has to reach the disk as well.
+    // The rename itself must reach the disk, too.
     let directory = path.parent().unwrap_or(Path::new("."));
     File::open(directory)?.sync_all()
 }
@@ -38,20 +38,20 @@ fn write_and_sync(path: &Path, content: &[u8]) -> io::Result<()> {
     file.sync_all()
 }
 
-/// Makes `directory` if it is not there, and clears away what earlier generations left unfinished in it.
+/// Creates `directory` if necessary, and deletes the unfinished files of earlier generations.
 pub(super) fn prepare(directory: &Path) -> Result<(), TrainerError> {
     let named = |doing: &str| format!("{doing} directory {}", directory.display());
     fs::create_dir_all(directory).map_err(TrainerError::io(named("make")))?;
     for path in list(directory).map_err(TrainerError::io(named("read")))? {
         if path.extension() == Some(OsStr::new(PARTIAL)) {
-            // Harmless if it stays: no process reads it.
+            // A failure is harmless: no process reads the file.
             let _ = fs::remove_file(path);
         }
     }
     Ok(())
 }
 
-/// The paths of everything in `directory`, in no particular order.
+/// Returns the paths of all entries of `directory`, in no particular order.
 pub(super) fn list(directory: &Path) -> io::Result<Vec<PathBuf>> {
     fs::read_dir(directory)?.map(|entry| Ok(entry?.path())).collect()
 }
@@ -74,7 +74,7 @@ mod tests {
     fn a_failed_write_leaves_the_old_file_and_no_partial_one() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("occupied");
-        // A directory with something in it cannot be renamed over, not even by root.
+        // A directory that is not empty cannot be replaced by a rename, not even by root.
         fs::create_dir_all(path.join("something")).unwrap();
         assert!(write(&path, 0, b"content").is_err());
         assert_eq!(list(dir.path()).unwrap(), [path]);

@@ -1,4 +1,4 @@
-//! Why a rank could not finish.
+//! Errors that end a rank.
 //!
 //! Setbacks that training survives, such as a full disk under the checkpoints, are not errors: see `notes.rs`.
 
@@ -6,16 +6,16 @@ use std::io;
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// What ends the training of one rank. Each message is for the operator that has to act.
+/// What ends the training of one rank. Each message is addressed to the operator.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum TrainerError {
-    /// The launcher's part of the contract is missing or makes no sense.
+    /// A variable of the launcher is missing or invalid.
     #[error("environment variable {name} {problem}; the launcher has to set it for every rank")]
     Environment {
         /// The variable.
         name: &'static str,
-        /// What is wrong with it, to follow its name.
+        /// What is wrong with it, phrased to follow its name.
         problem: String,
     },
     /// A setting is out of its range.
@@ -23,17 +23,17 @@ pub enum TrainerError {
     Setting {
         /// The setting.
         name: &'static str,
-        /// What it is.
+        /// Its value.
         value: u64,
-        /// The least that it may be.
+        /// The smallest valid value.
         least: u64,
-        /// The most that it may be.
+        /// The largest valid value.
         most: u64,
     },
     /// The connection to another rank ended before training did.
     ///
-    /// Rank 0 is connected to every rank, so it names the rank that is really gone. All others are connected to rank 0
-    /// only: they lose it when it dies, and also when it leaves because it lost another rank.
+    /// Rank 0 is connected to every rank, so it names the rank that was really lost. All others are connected to rank 0
+    /// only: they lose it when it dies, and also when it exits because it lost another rank.
     #[error("lost rank {rank}; start all ranks again as a new generation")]
     PeerLost {
         /// The rank at the other end.
@@ -46,18 +46,19 @@ pub enum TrainerError {
     RendezvousTimedOut {
         /// The generation that was to meet.
         generation: u64,
-        /// How long this rank waited.
+        /// How long this rank waited, which is the time limit.
         within: Duration,
-        /// The rank or file that did not come.
+        /// The rank or file that is missing.
         missing: String,
     },
-    /// Rank 0 did not take this rank in: it belongs to another generation or job.
+    /// Rank 0 refused this rank: it belongs to another generation or job.
     #[error("rank 0 refused this rank: {reason}")]
     Refused {
         /// Rank 0's reason.
         reason: String,
     },
-    /// The newest checkpoint is sound, but of another run; going on from it would give a result that is neither's.
+    /// The newest checkpoint is sound, but of another run; a training that resumed from it would have the result of
+    /// neither.
     #[error(
         "checkpoint {path} has {what} {theirs}, but this run has {ours}; \
          use another checkpoint directory or the same settings"
@@ -81,15 +82,15 @@ pub enum TrainerError {
     /// A file or a socket that this rank cannot do without failed.
     #[error("cannot {doing}")]
     Io {
-        /// What was tried, and with what.
+        /// The operation, and its object.
         doing: String,
-        /// Why it failed.
+        /// The cause.
         source: io::Error,
     },
 }
 
 impl TrainerError {
-    /// For `map_err`: `doing` goes on after "cannot", and names the file or socket.
+    /// For `map_err`: `doing` is the continuation of "cannot", and names the file or socket.
     pub(super) fn io(doing: impl Into<String>) -> impl FnOnce(io::Error) -> Self {
         let doing = doing.into();
         move |source| Self::Io { doing, source }

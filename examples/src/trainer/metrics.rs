@@ -1,6 +1,6 @@
-//! What rank 0 writes for observers: one line a step, and the result at the end.
+//! Rank 0's output for observers: one line per step, and the result at the end.
 //!
-//! The lines are for watching only: training never reads them, and goes on if they cannot be written.
+//! The lines are only for observers: training never reads them, and continues if they cannot be written.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Seek, SeekFrom, Write};
@@ -10,25 +10,25 @@ use serde::{Deserialize, Serialize};
 
 use super::notes::Setbacks;
 
-/// One completed step. Steps that a later generation does again have a line of each.
+/// One completed step. A step that a later generation repeats has one line from each.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct MetricsLine {
     /// Number of completed steps.
     pub step: u64,
     /// Mean loss over this step's batch of the whole world, before the step, in nats.
     pub loss: f32,
-    /// When the step was complete: `CLOCK_MONOTONIC` in milliseconds, as every process of this machine reads it.
+    /// When the step was completed: `CLOCK_MONOTONIC` in milliseconds, which every process of this machine shares.
     pub t_ms: u64,
-    /// The world that did the step.
+    /// The generation that completed the step.
     pub generation: u64,
 }
 
-/// The lines of a metrics file in the order in which they were written. No file means no lines.
+/// Returns the lines of a metrics file in the order in which they were written. A missing file has no lines.
 ///
-/// What is no whole line is left out: a kill or a full disk can cut one short.
+/// An incomplete line is left out: a kill or a full disk can cut one.
 ///
 /// # Errors
-/// Only if the file is there and cannot be read.
+/// The file exists and cannot be read.
 pub fn read_metrics(path: &Path) -> io::Result<Vec<MetricsLine>> {
     match fs::read(path) {
         Ok(bytes) => {
@@ -39,20 +39,20 @@ pub fn read_metrics(path: &Path) -> io::Result<Vec<MetricsLine>> {
     }
 }
 
-/// The end of training: the same on every rank, but for [`setbacks`](Self::setbacks).
+/// The result of training: the same on every rank, except for [`setbacks`](Self::setbacks).
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct TrainerOutcome {
     /// The job.
     pub job: String,
-    /// The world that finished.
+    /// The generation that finished.
     pub generation: u64,
-    /// Number of ranks. All of them ended with the same state: a result is only written after they have compared.
+    /// Number of ranks. All of them ended with the same state: the result is only written after a comparison.
     pub world_size: u32,
     /// Number of completed steps.
     pub step: u64,
     /// Mean loss over the whole data set, in nats.
     pub loss: f64,
-    /// Share of the data set that is recognised, 0.0 to 1.0.
+    /// Share of the data set that is classified correctly, 0.0 to 1.0.
     pub accuracy: f64,
     /// SHA-256 over parameters, momentum and random number generator, in hexadecimal.
     pub state_sha256: String,
@@ -61,21 +61,21 @@ pub struct TrainerOutcome {
 }
 
 impl TrainerOutcome {
-    /// Reads the result that rank 0 has left at `path`.
+    /// Reads the result that rank 0 has written to `path`.
     ///
     /// # Errors
-    /// If there is none (yet), or it is not a result.
+    /// There is no result (yet), or the file is not a result.
     pub fn read(path: &Path) -> io::Result<Self> {
         Ok(serde_json::from_slice(&fs::read(path)?)?)
     }
 }
 
-/// The growing file of [`MetricsLine`]s.
+/// The file of [`MetricsLine`]s, which grows.
 #[derive(Debug)]
 pub(super) struct MetricsLog {
     file: File,
     path: PathBuf,
-    /// The file does not end with a line's end, so the next line must begin with one.
+    /// True if the file does not end with a newline, so that the next line must begin with one.
     torn: bool,
 }
 
@@ -90,7 +90,7 @@ impl MetricsLog {
         Ok(Self { file, path, torn: last != [b'\n'] })
     }
 
-    /// Appends `line`; a failure is noted, and training goes on.
+    /// Appends `line`; a failure is counted, and training continues.
     pub(super) fn append(&mut self, line: &MetricsLine, setbacks: &mut Setbacks) {
         let mut text = String::from(if self.torn { "\n" } else { "" });
         let appended = serde_json::to_string(line).map_err(io::Error::from).and_then(|json| {

@@ -1,13 +1,12 @@
 //! A small data-parallel training program, for the examples to supervise.
 //!
 //! It is an ordinary training program in miniature: real data (the handwritten digits of the UCI repository), a small
-//! network, gradients averaged over all ranks at every step, checkpoints, and a restart that goes on from the newest
-//! one. One process is one rank. It is deterministic to the bit: the same seed and world size end in the same state and
-//! loss, whatever the timing and however often the job is killed and started again. That is what makes it a yardstick
-//! for recovery.
+//! network, gradients averaged over all ranks at every step, checkpoints, and a restart that resumes from the newest
+//! one. One process is one rank. It is deterministic to the bit: the same seed and world size give the same state and
+//! loss, whatever the timing and however often the job is killed and restarted. That makes it a yardstick for recovery.
 //!
-//! It never watches over other ranks and never restarts anything. When a rank dies, the others end with
-//! [`TrainerError::PeerLost`], as a training job does when its collective fails; the rest is the supervisor's.
+//! It never monitors other ranks and never restarts anything. When a rank dies, the others end with
+//! [`TrainerError::PeerLost`], as a training job does when its collective fails; the supervisor does the rest.
 //!
 //! # How to read it
 //!
@@ -60,17 +59,16 @@ use state::TrainState;
 /// Trains as the rank of `config`, from the newest checkpoint to the last step.
 ///
 /// Calls `on_step` after each completed step with the number of steps completed since the beginning of the job; a
-/// resumed run begins above 1. Blocks until training is done, a peer is lost, or something fails that training cannot
-/// do without. While a peer is frozen it waits.
+/// resumed run begins above 1. Blocks until training is done, a peer is lost, or an operation fails that training
+/// needs. While a peer is frozen it waits.
 ///
 /// # Errors
-/// See [`TrainerError`]. After an error nothing is left to clean up: all ranks can be started again in a new
-/// generation.
+/// See [`TrainerError`]. After an error nothing needs to be cleaned up: all ranks can be restarted in a new generation.
 pub fn run(config: &TrainerConfig, mut on_step: impl FnMut(u64)) -> Result<TrainerOutcome, TrainerError> {
     config.check()?;
     let digits = Digits::load();
     let mut group = rendezvous::meet(config)?;
-    // Rank 0 keeps the books. The others have nothing to do with files from here on.
+    // Only rank 0 writes checkpoints and metrics; the other ranks use no files from here on.
     let mut recorder = if config.place.rank == 0 { Some(Recorder::open(config)?) } else { None };
     let mut state = starting_state(config, &mut group, recorder.as_ref())?;
 
@@ -103,8 +101,8 @@ pub fn run(config: &TrainerConfig, mut on_step: impl FnMut(u64)) -> Result<Train
     Ok(outcome)
 }
 
-/// The whole life of a rank's process: [`run`] with the place from the environment. Gives exit code 0 when training is
-/// done, and 1, with one sentence on stderr, when it is not.
+/// Runs a rank's process: [`run`] with the place from the environment. Returns exit code 0 when training is done, and
+/// 1, with one sentence on stderr, when it failed.
 pub fn run_as_process(settings: TrainerSettings, on_step: impl FnMut(u64)) -> ExitCode {
     let config = match TrainerConfig::from_env(settings) {
         Ok(config) => config,
@@ -122,8 +120,8 @@ pub fn run_as_process(settings: TrainerSettings, on_step: impl FnMut(u64)) -> Ex
     }
 }
 
-/// The state to start from, the same on all ranks: rank 0 finds it and sends it to the others, so that it does not
-/// matter what each of them would find on disk.
+/// Returns the state to start from, the same on all ranks: rank 0 loads it and sends it to the others, so that it does
+/// not matter what each of them would find on disk.
 fn starting_state(
     config: &TrainerConfig,
     group: &mut Group,
@@ -146,7 +144,7 @@ fn train_step(
     group: &mut Group,
     state: &mut TrainState,
 ) -> Result<f32, TrainerError> {
-    // The loss rides along behind the gradient, which saves a second collective.
+    // The loss is appended to the gradient, which saves a second collective.
     let mut gradient_and_loss = vec![0.0; PARAMETERS + 1];
     let (gradient, loss) = gradient_and_loss.split_at_mut(PARAMETERS);
     loss[0] = state.local_gradient(digits, config.settings.seed, &config.place, gradient);

@@ -1,7 +1,7 @@
 //! The model: two layers, 64 pixels to 32 hidden units (ReLU) to 10 classes (softmax, cross entropy).
 //!
-//! All parameters lie in one flat slice, so that all-reduce and checkpoints need not know the layers. Every sum is taken in
-//! one written-out order: the same input gives the same bits in every run. Nothing here keeps state.
+//! All parameters are in one flat slice, so that all-reduce and checkpoints need not know the layers. Every sum has a
+//! fixed order: the same input gives the same bits in every run. This module keeps no state.
 
 use super::data::{Digits, IMAGES, PIXELS};
 use super::rng::Rng;
@@ -32,7 +32,7 @@ impl<'a> Layers<'a> {
     }
 }
 
-/// The same view of a gradient, to add to.
+/// The same view of a gradient, for adding to it.
 struct LayersMut<'a> {
     hidden_weights: &'a mut [f32],
     hidden_biases: &'a mut [f32],
@@ -49,7 +49,7 @@ impl<'a> LayersMut<'a> {
     }
 }
 
-/// Fresh parameters (Glorot and Bengio's uniform initialisation; biases start at zero).
+/// Returns initial parameters (Glorot and Bengio's uniform initialisation; biases start at zero).
 pub(super) fn initial_parameters(rng: &mut Rng) -> Vec<f32> {
     let mut uniform = |count: usize, inputs: usize, outputs: usize| -> Vec<f32> {
         let bound = (6.0 / (inputs + outputs) as f32).sqrt();
@@ -60,7 +60,7 @@ pub(super) fn initial_parameters(rng: &mut Rng) -> Vec<f32> {
     [hidden_weights, vec![0.0; HIDDEN], output_weights, vec![0.0; CLASSES]].concat()
 }
 
-/// What the forward pass leaves behind for the backward pass.
+/// Results of the forward pass that the backward pass needs.
 struct Forward {
     hidden: [f32; HIDDEN],
     probabilities: [f32; CLASSES],
@@ -77,7 +77,7 @@ fn forward(layers: &Layers<'_>, image: &[f32; PIXELS], label: usize) -> Forward 
         logits[class] = dot(row, &hidden) + layers.output_biases[class];
     }
 
-    // Softmax, with the largest logit taken off first so that exp cannot overflow.
+    // Softmax, with the largest logit subtracted first so that exp cannot overflow.
     let largest = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
     let exponentials = logits.map(|logit| (logit - largest).exp());
     let total: f32 = exponentials.iter().sum();
@@ -107,7 +107,7 @@ pub(super) fn add_gradient(parameters: &[f32], image: &[f32; PIXELS], label: usi
         add_scaled(&mut hidden_deltas, delta, &layers.output_weights[row]);
     }
     for (unit, delta) in hidden_deltas.into_iter().enumerate() {
-        // ReLU lets the gradient through where it let the value through.
+        // ReLU passes the gradient where it passed the value.
         if hidden[unit] > 0.0 {
             gradient.hidden_biases[unit] += delta;
             add_scaled(&mut gradient.hidden_weights[unit * PIXELS..(unit + 1) * PIXELS], delta, image);
@@ -122,7 +122,7 @@ fn add_scaled(sums: &mut [f32], factor: f32, values: &[f32]) {
     }
 }
 
-/// How good the parameters are on the whole data set.
+/// The quality of the parameters on the whole data set.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Evaluation {
     /// Mean cross entropy over all samples, in nats.
@@ -156,10 +156,10 @@ mod tests {
         let mut gradient = vec![0.0; PARAMETERS];
         add_gradient(&parameters, image, label, &mut gradient);
 
-        // Small, so that no hidden unit is nudged over the kink of its ReLU.
+        // Small, so that no hidden unit crosses the kink of its ReLU.
         const NUDGE: f32 = 1e-3;
         let mut steepest = 0.0_f32;
-        // Every 7th parameter: all four blocks are met, the biases included.
+        // Every 7th parameter: that covers all four blocks, the biases included.
         for index in (0..PARAMETERS).step_by(7) {
             let original = parameters[index];
             parameters[index] = original + NUDGE;

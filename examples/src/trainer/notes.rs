@@ -1,6 +1,6 @@
-//! What a rank prints on stderr.
+//! Messages of a rank on stderr.
 //!
-//! Printing never fails and never stops a rank: a rank whose stderr leads nowhere trains on in silence.
+//! Printing never fails and never stops a rank: if stderr is closed, the messages are lost and training continues.
 
 use std::collections::BTreeMap;
 use std::error::Error;
@@ -10,12 +10,12 @@ use std::path::Path;
 
 use super::error::TrainerError;
 
-/// One sentence on stderr. (`eprintln!` would panic where stderr is a closed pipe or a full disk.)
+/// Prints one sentence on stderr. (`eprintln!` would panic if stderr is a closed pipe or a full disk.)
 pub(super) fn say(rank: u32, sentence: fmt::Arguments<'_>) {
     let _ = writeln!(io::stderr(), "rank {rank}: {sentence}");
 }
 
-/// What ended a rank, with its causes, as one sentence on stderr. The rank may be unknown.
+/// Prints the error that ended a rank, with its causes, as one sentence on stderr. The rank may be unknown.
 pub(super) fn say_error(rank: Option<u32>, error: &TrainerError) {
     let mut sentence = error.to_string();
     let mut cause = error.source();
@@ -29,14 +29,14 @@ pub(super) fn say_error(rank: Option<u32>, error: &TrainerError) {
     }
 }
 
-/// Failures that training survives. Each kind is printed once and counted every time.
+/// Counts failures that training survives. Each kind is printed once and counted every time.
 #[derive(Debug, Default)]
 pub(super) struct Setbacks {
     counts: BTreeMap<(&'static str, io::ErrorKind), u64>,
 }
 
 impl Setbacks {
-    /// Rank 0 could not do `doing` ("write checkpoint") with `path`, and goes on without.
+    /// Counts that rank 0 could not do `doing` ("write checkpoint") with `path`, and continues without it.
     pub(super) fn note(&mut self, doing: &'static str, path: &Path, error: &io::Error) {
         let count = self.counts.entry((doing, error.kind())).or_insert(0);
         *count += 1;
@@ -45,13 +45,13 @@ impl Setbacks {
         }
     }
 
-    /// How often something failed, whatever it was.
+    /// Returns the number of failures of all kinds.
     pub(super) fn total(&self) -> u64 {
         self.counts.values().sum()
     }
 }
 
-/// What failed, why, what to do about it, and what goes on meanwhile.
+/// Returns the message: what failed, why, what to do about it, and how training continues.
 fn setback(doing: &str, path: &Path, error: &io::Error) -> String {
     let way_out = match error.kind() {
         io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => "free some space there",

@@ -1,7 +1,7 @@
-//! Rank 0's books: checkpoints, metrics and the result.
+//! Rank 0's output: checkpoints, metrics and the result.
 //!
-//! A disk that is full or broken never stops training here; only a result that cannot be written is an error, since
-//! there would be nothing to show.
+//! A full or broken disk never stops training here; only a result that cannot be written is an error, since training
+//! would then have no result.
 
 use std::io;
 use std::path::Path;
@@ -19,7 +19,7 @@ use super::state::TrainState;
 pub(super) struct Recorder {
     config: TrainerConfig,
     checkpoints: CheckpointStore,
-    /// Missing if the file could not be opened.
+    /// `None` if the file could not be opened.
     metrics: Option<MetricsLog>,
     setbacks: Setbacks,
 }
@@ -34,7 +34,7 @@ impl Recorder {
         Ok(Self { config: config.clone(), checkpoints, metrics, setbacks })
     }
 
-    /// The state of the newest sound checkpoint, or a fresh one.
+    /// Returns the state of the newest sound checkpoint, or an initial one.
     pub(super) fn starting_state(&self) -> Result<TrainState, TrainerError> {
         let settings = &self.config.settings;
         let passed_over = |path: &Path, reason: &Unusable| {
@@ -49,7 +49,7 @@ impl Recorder {
         }
     }
 
-    /// Takes down a completed step, and saves the state if it is time to.
+    /// Records a completed step, and saves the state if a checkpoint is due.
     pub(super) fn step_done(&mut self, state: &TrainState, loss: f32) {
         let settings = &self.config.settings;
         if let Some(metrics) = &mut self.metrics {
@@ -74,7 +74,7 @@ impl Recorder {
         }
     }
 
-    /// How often something failed that training went on without.
+    /// Returns the number of failures that training has survived.
     pub(super) fn setbacks(&self) -> u64 {
         self.setbacks.total()
     }

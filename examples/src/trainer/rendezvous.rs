@@ -1,8 +1,8 @@
-//! How the ranks of one generation find each other.
+//! The rendezvous of the ranks of one generation.
 //!
-//! Rank 0 listens on a port that the system picks and publishes it in the file `generation-<g>.addr`. The others wait
-//! for that file, connect and send their place. Rank 0 takes in only ranks of its own job, generation and world size,
-//! each of them once: leftovers of an earlier generation, be they files or processes, never meet a newer one.
+//! Rank 0 listens at a port that the system chooses and publishes it in the file `generation-<g>.addr`. The others wait
+//! for that file, connect and send their place. Rank 0 accepts only ranks of its own job, generation and world size,
+//! each of them once: files and processes that are left of an earlier generation never meet a newer one.
 
 use std::fs;
 use std::io::{self, ErrorKind};
@@ -20,15 +20,15 @@ use super::durable;
 use super::error::TrainerError;
 use super::wire::{Peer, receive_message, send_message, wait_readable};
 
-/// How long rank 0 waits for the message of one peer that has connected. Others wait that long behind it.
+/// How long rank 0 waits for the message of a peer that has connected. Other peers wait meanwhile.
 const HELLO_WITHIN: Duration = Duration::from_secs(2);
-/// How often the others look for the address of rank 0.
+/// The interval at which the other ranks look for the address of rank 0.
 const LOOK_EVERY: Duration = Duration::from_millis(5);
 
 /// What rank 0 publishes.
 #[derive(Debug, Serialize, Deserialize)]
 struct Published {
-    /// Distinguishes the address from that of an earlier job, should the directory have been used before.
+    /// Distinguishes the address from that of an earlier job that used the same directory.
     job: String,
     address: SocketAddr,
 }
@@ -52,7 +52,7 @@ pub(super) fn meet(config: &TrainerConfig) -> Result<Group, TrainerError> {
     }
 }
 
-/// One meeting, as one rank sees it.
+/// The rendezvous of one rank.
 struct Rendezvous<'a> {
     place: &'a Place,
     address_path: PathBuf,
@@ -83,7 +83,8 @@ impl<'a> Rendezvous<'a> {
     fn listen_and_publish(&self) -> Result<TcpListener, TrainerError> {
         let listen = || -> io::Result<(TcpListener, SocketAddr)> {
             let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
-            // `accept` is called when a peer is there; should that one be gone by then, it must not wait for the next.
+            // `accept` is called when a peer has connected; if that peer is gone by then, the call must not wait for
+            // the next one.
             listener.set_nonblocking(true)?;
             let address = listener.local_addr()?;
             Ok((listener, address))
@@ -98,13 +99,13 @@ impl<'a> Rendezvous<'a> {
         Ok(listener)
     }
 
-    /// Connections to all other ranks.
+    /// Returns the connections to all other ranks.
     fn take_in_all(&self, listener: &TcpListener) -> Result<Vec<Peer>, TrainerError> {
         let mut peers: Vec<Peer> = Vec::new();
         let mut turned_away = 0_u64;
         while peers.len() + 1 < self.place.world_size as usize {
             let a_peer_is_there = wait_readable(listener.as_fd(), &peers, Some(self.deadline))?;
-            // Peers that are refused do not make the time longer, however many they are.
+            // Refused peers do not extend the time limit, however many they are.
             if !a_peer_is_there || (turned_away > 0 && self.is_over()) {
                 let missing = (1..self.place.world_size).filter(|rank| peers.iter().all(|peer| peer.rank != *rank));
                 let missing: Vec<String> = missing.map(|rank| rank.to_string()).collect();
@@ -116,7 +117,7 @@ impl<'a> Rendezvous<'a> {
             match listener.accept() {
                 Ok((joining, _)) => match self.take_in(&peers, joining) {
                     Ok(peer) => peers.push(peer),
-                    // A stranger, or one that has gone again. The right one may still come.
+                    // A peer that does not belong here, or one that has left already. The expected one may still come.
                     Err(_) => turned_away += 1,
                 },
                 Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::ConnectionAborted) => {}
@@ -149,10 +150,10 @@ impl<'a> Rendezvous<'a> {
         (known || theirs.rank >= *world_size).then(|| format!("a rank {} cannot join now", theirs.rank))
     }
 
-    /// A connection to rank 0.
+    /// Connects to rank 0.
     fn join(&self) -> Result<Peer, TrainerError> {
         loop {
-            // The file is read again each time: it may be the leftover of an earlier run, to be replaced at any moment.
+            // The file is read again each time: it may be left of an earlier run, and be replaced at any moment.
             match self.connect() {
                 Ok(stream) => return self.introduce(stream),
                 Err(missing) if self.is_over() => return Err(self.timed_out(missing)),
@@ -161,7 +162,7 @@ impl<'a> Rendezvous<'a> {
         }
     }
 
-    /// A connection to the address that is published now; or what is missing for that.
+    /// Connects to the address that is published now; the error is what is missing for that.
     fn connect(&self) -> Result<TcpStream, String> {
         let path = self.address_path.display();
         let published = fs::read(&self.address_path).and_then(|json| Ok(serde_json::from_slice::<Published>(&json)?));
@@ -177,7 +178,7 @@ impl<'a> Rendezvous<'a> {
         let exchange = || -> io::Result<Answer> {
             rank_0.set_nodelay(true)?;
             send_message(&rank_0, self.place)?;
-            // A timeout of zero would be an error of its own.
+            // A timeout of zero would be rejected.
             let remaining = self.deadline.saturating_duration_since(Instant::now()).max(LOOK_EVERY);
             rank_0.set_read_timeout(Some(remaining))?;
             let answer = receive_message(&rank_0)?;
@@ -208,7 +209,7 @@ mod tests {
         TrainerConfig { place: Place { job, generation: 3, rank, world_size: 3 }, settings }
     }
 
-    /// Rank 0 of the world above, waiting; and its address.
+    /// Starts rank 0 of the world above, which waits; returns its thread and its address.
     fn host(dir: &Path) -> (thread::JoinHandle<Result<Group, TrainerError>>, SocketAddr) {
         let config = config(dir, 0, 30_000);
         let address_path = config.settings.rendezvous_dir.join("generation-3.addr");
@@ -251,7 +252,7 @@ mod tests {
             let answer: Answer = receive_message(&stream).unwrap();
             assert!(matches!(answer, Answer::Refused(_)), "{stranger:?} was taken in");
         }
-        // A peer of another protocol is refused, too, and one that leaves at once does no harm.
+        // A peer of another protocol is refused, too, and one that leaves at once has no effect.
         TcpStream::connect(address).unwrap().write_all(b"GET / HTTP/1.1\r\n\r\n").unwrap();
         drop(TcpStream::connect(address).unwrap());
 
@@ -264,7 +265,7 @@ mod tests {
     fn a_rank_comes_in_only_once() {
         let dir = tempfile::tempdir().unwrap();
         let (host, _) = host(dir.path());
-        // Rank 0 answers each at once. The one that is in stays until rank 2 has come.
+        // Rank 0 answers each at once. The accepted one waits until rank 2 has joined.
         let twins: Vec<_> = join_all(dir.path(), [1, 1]).into_iter().map(|twin| twin.join().unwrap()).collect();
         assert_eq!(twins.iter().filter(|twin| twin.is_ok()).count(), 1, "{twins:?}");
         assert!(twins.iter().any(|twin| matches!(twin, Err(TrainerError::Refused { .. }))), "{twins:?}");
@@ -280,7 +281,7 @@ mod tests {
         let same_job = config(dir.path(), 0, 1).place.job;
         let someone = TcpListener::bind("127.0.0.1:0").unwrap();
         let leftovers = [
-            // A process that listens, but not for this job; and a reserved port, where no process listens any more.
+            // A process that listens, but not for this job; and a reserved port at which no process listens any more.
             Published { job: "an earlier one".into(), address: someone.local_addr().unwrap() },
             Published { job: same_job, address: "127.0.0.1:1".parse().unwrap() },
         ];
@@ -304,7 +305,7 @@ mod tests {
         let listener = rank_0.listen_and_publish().unwrap();
         let rank_2 = rank_0.connect().unwrap();
         send_message(&rank_2, &Place { rank: 2, ..config_0.place.clone() }).unwrap();
-        // The time is up from the start, but rank 2 is there already.
+        // The time limit has passed from the start, but rank 2 is there already.
         rank_0.deadline = Instant::now();
         let error = rank_0.take_in_all(&listener).unwrap_err().to_string();
         assert!(error.ends_with("rank 1 did not connect, 0 others were refused"), "{error}");

@@ -3,25 +3,25 @@
 //! It is SplitMix64 (Steele, Lea and Flood, 2014): quick, well distributed and easy to put into a checkpoint. It is never
 //! seeded from a clock or the operating system, and it is not for secrets.
 
-/// The generator. Two of them with the same state give the same numbers on every machine.
+/// The generator. Two of them with the same state return the same numbers on every machine.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Rng {
     state: u64,
 }
 
 impl Rng {
-    /// A generator that goes on from `state`, which is either a seed or what [`Rng::state`] returned.
+    /// Creates a generator that continues from `state`, which is a seed or a result of [`Rng::state`].
     pub(super) fn new(state: u64) -> Self {
         Self { state }
     }
 
-    /// A generator of its own for each (`seed`, `purpose`, `index`), for numbers that are wanted out of order.
+    /// Creates a separate generator for each (`seed`, `purpose`, `index`), for numbers that are needed out of order.
     pub(super) fn for_purpose(seed: u64, purpose: u64, index: u64) -> Self {
         let purpose_seed = Self::new(seed ^ Self::new(purpose).next_u64()).next_u64();
         Self::new(purpose_seed ^ Self::new(index).next_u64())
     }
 
-    /// Everything that the next numbers depend on.
+    /// Returns the state, on which all later numbers depend.
     pub(super) fn state(&self) -> u64 {
         self.state
     }
@@ -34,7 +34,7 @@ impl Rng {
         z ^ (z >> 31)
     }
 
-    /// A number in `-1.0 .. 1.0`, one of 2^24 that f32 represents exactly.
+    /// Returns a number in `-1.0 .. 1.0`, one of 2^24 that f32 represents exactly.
     pub(super) fn symmetric_f32(&mut self) -> f32 {
         const STEPS: f32 = (1_u32 << 23) as f32;
         (self.next_u64() >> 40) as f32 / STEPS - 1.0

@@ -1,6 +1,6 @@
-//! Everything that training changes, and the one way in which it changes.
+//! The training state, and the step that changes it.
 //!
-//! Every rank holds the same state to the bit. It knows nothing of files or sockets.
+//! Every rank holds the same state to the bit. This module uses no files or sockets.
 
 use sha2::{Digest, Sha256};
 
@@ -11,32 +11,32 @@ use super::rng::Rng;
 
 const LEARNING_RATE: f32 = 0.05;
 const MOMENTUM: f32 = 0.9;
-/// Largest noise added to a pixel while training, on the scale of 0.0 (white) to 1.0 (black).
+/// Largest noise that training adds to a pixel, on the scale of 0.0 (white) to 1.0 (black).
 const PIXEL_NOISE: f32 = 0.05;
 /// Separates the noise of the ranks from every other use of a seed.
 const NOISE: u64 = 2;
 
-/// What a checkpoint holds: with it, the same seed and the same world size training goes on as if nothing had happened.
+/// The content of a checkpoint: with it, the same seed and the same world size, training continues as if undisturbed.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct TrainState {
     /// Completed steps.
     pub(super) step: u64,
     pub(super) parameters: Vec<f32>,
     pub(super) momentum: Vec<f32>,
-    /// Advances by one number a step, alike on all ranks; each rank derives its noise from that number.
+    /// Advances by one number per step, the same on all ranks; each rank derives its noise from that number.
     pub(super) rng: Rng,
 }
 
 impl TrainState {
-    /// The state before the first step.
+    /// Returns the state before the first step.
     pub(super) fn fresh(seed: u64) -> Self {
         let mut rng = Rng::new(seed);
         let parameters = model::initial_parameters(&mut rng);
         Self { step: 0, parameters, momentum: vec![0.0; PARAMETERS], rng }
     }
 
-    /// This rank's part of a step: adds the mean gradient of its batch to `gradient`, which starts at zero, and returns
-    /// the mean loss. Draws from the random number generator, and changes nothing else.
+    /// Does this rank's part of a step: adds the mean gradient of its batch to `gradient`, which starts at zero, and
+    /// returns the mean loss. Advances the random number generator, and changes nothing else.
     pub(super) fn local_gradient(&mut self, digits: &Digits, seed: u64, place: &Place, gradient: &mut [f32]) -> f32 {
         let mut noise = Rng::for_purpose(self.rng.next_u64(), NOISE, u64::from(place.rank));
         let mut loss = 0.0;
@@ -51,7 +51,7 @@ impl TrainState {
         loss / BATCH_PER_RANK as f32
     }
 
-    /// The rest of the step, alike on all ranks: stochastic gradient descent with momentum, on the world's mean
+    /// Does the rest of the step, the same on all ranks: stochastic gradient descent with momentum, on the world's mean
     /// gradient.
     pub(super) fn apply(&mut self, gradient: &[f32]) {
         for ((parameter, momentum), slope) in self.parameters.iter_mut().zip(&mut self.momentum).zip(gradient) {
@@ -61,7 +61,8 @@ impl TrainState {
         self.step += 1;
     }
 
-    /// SHA-256 over parameters, momentum and random number generator. "The same state" means that this is equal.
+    /// Returns the SHA-256 over parameters, momentum and random number generator. "The same state" means that this is
+    /// equal.
     pub(super) fn digest(&self) -> [u8; 32] {
         let mut sha = Sha256::new();
         for value in self.parameters.iter().chain(&self.momentum) {

@@ -1,7 +1,7 @@
-//! Waiting for and talking to other ranks, over blocking sockets.
+//! Messages between ranks over blocking sockets, and waiting for them.
 //!
-//! A wait ends when there is something to read, or when a peer is gone. It never ends because a peer is slow: that
-//! is for the supervisor to judge, which sees the whole job.
+//! A wait ends when there is something to read, or when a peer is lost. It never ends because a peer is slow: only the
+//! supervisor, which observes the whole job, can decide that.
 
 use std::io::{self, Read, Write};
 use std::net::TcpStream;
@@ -25,25 +25,25 @@ pub(super) struct Peer {
 }
 
 impl Peer {
-    /// This peer is gone, because of `source`.
+    /// Returns the error that this peer is lost, because of `source`.
     pub(super) fn lost(&self, source: io::Error) -> TrainerError {
         TrainerError::PeerLost { rank: self.rank, source }
     }
 
     /// Sends `bytes`. In this program a rank has at most one message to a peer under way, which fits into the socket's
-    /// buffer: so this does not wait, whatever the peer is doing.
+    /// buffer: so this does not block, whatever the peer does.
     pub(super) fn send(&mut self, bytes: &[u8]) -> Result<(), TrainerError> {
         self.stream.write_all(bytes).map_err(|source| self.lost(source))
     }
 }
 
-/// The connection of a peer that has ended.
+/// Returns the error for the closed connection of a peer.
 pub(super) fn connection_ended() -> io::Error {
     io::Error::new(io::ErrorKind::UnexpectedEof, "its connection ended")
 }
 
-/// Fills `buffer` with what the peer at `index` sends. Also ends, with an error, when any other of `peers` is gone: a
-/// frozen peer must not hide the death of another.
+/// Fills `buffer` with bytes from the peer at `index`. Fails if any other of `peers` is lost: a frozen peer must not
+/// hide the death of another.
 pub(super) fn receive(peers: &mut [Peer], index: usize, buffer: &mut [u8]) -> Result<(), TrainerError> {
     let mut filled = 0;
     while filled < buffer.len() {
@@ -58,8 +58,8 @@ pub(super) fn receive(peers: &mut [Peer], index: usize, buffer: &mut [u8]) -> Re
     Ok(())
 }
 
-/// Waits until `source` has something to read (or its end), which gives `true`, or until `deadline`, which gives
-/// `false`. If one of `peers` is gone before `source` has anything, that is the error.
+/// Waits until `source` is readable (or at its end) and returns `true`, or until `deadline` and returns `false`. If one
+/// of `peers` is lost before that, returns an error.
 pub(super) fn wait_readable(
     source: BorrowedFd<'_>,
     peers: &[Peer],
@@ -69,7 +69,7 @@ pub(super) fn wait_readable(
     polled.extend(peers.iter().map(|peer| PollFd::new(&peer.stream, PollFlags::RDHUP)));
     loop {
         let remaining = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
-        // A duration that a timespec cannot hold is as good as no bound.
+        // A duration that does not fit a timespec counts as no limit.
         let timeout = remaining.and_then(|remaining| Timespec::try_from(remaining).ok());
         match poll(&mut polled, timeout.as_ref()) {
             Ok(0) => return Ok(false),
@@ -80,22 +80,22 @@ pub(super) fn wait_readable(
                     return Err(peer.lost(connection_ended()));
                 }
             }
-            // Being stopped and continued is one way to get here.
+            // For example after the process was stopped and continued.
             Err(rustix::io::Errno::INTR) => {}
             Err(error) => return Err(TrainerError::io("wait for other ranks")(error.into())),
         }
     }
 }
 
-/// Sends `message` as JSON after its length. It is known to be short.
+/// Sends `message` as JSON after its length. Messages are short.
 pub(super) fn send_message(mut stream: &TcpStream, message: &impl Serialize) -> io::Result<()> {
     let json = serde_json::to_vec(message)?;
     let length = u32::try_from(json.len()).map_err(io::Error::other)?;
     stream.write_all(&[&length.to_le_bytes(), json.as_slice()].concat())
 }
 
-/// Receives what [`send_message`] sent. Reads not one byte more, so that what follows the message is left in the
-/// socket. Takes any bytes; how long it waits for them is set on the socket.
+/// Receives what [`send_message`] sent. Reads no byte beyond the message, so that what follows is left in the socket.
+/// Accepts any bytes; the time limit is set on the socket.
 pub(super) fn receive_message<T: DeserializeOwned>(mut stream: &TcpStream) -> io::Result<T> {
     let mut length = [0; 4];
     stream.read_exact(&mut length)?;

@@ -70,7 +70,7 @@ struct Figures {
 }
 
 fn main() -> ExitCode {
-    guard::init(); // a guard is this same program, started again: it never comes back from here
+    guard::init(); // this program is also the guard, in which this call does not return
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
     let done = match words[..] {

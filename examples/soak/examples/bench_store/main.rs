@@ -91,7 +91,7 @@ struct Figures {
 
 fn main() -> ExitCode {
     guard::init();
-    store::init(); // our server is this same program, started again: it never comes back from here
+    store::init(); // this program is also the store, in which this call does not return
     let options: Options = program::options();
     program::run("bench_store", async move { run(options).await })
 }

@@ -69,7 +69,7 @@ struct Figures {
 }
 
 fn main() -> ExitCode {
-    guard::init(); // a guard is this same program, started again: it never comes back from here
+    guard::init(); // this program is also the guard, in which this call does not return
     let options: Options = program::options();
     program::run("bench_trace", async move { run(&options).await })
 }

@@ -230,7 +230,7 @@ impl Trained {
         out
     }
 
-    /// Whether it is as it should be.
+    /// Checks that the run is as expected.
     fn judge(&self) -> Result<(), Failure> {
         match (self.account.state_equal, self.account.loss_equal, self.left) {
             (Some(true), Some(true), 0) => Ok(()),

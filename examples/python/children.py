@@ -1,5 +1,5 @@
-"""Starts a child of every kind, as programs do that have helpers and daemons: all of them have to end with the rank,
-however it ends.
+"""Starts a child of every kind, as programs with helpers and daemons do: all of them must end with the rank, however
+the rank ends.
 
 Two words of each child's command line identify it: 1000000.NUMBER (of the run) and 0.KKPPPPPPPPPP (its place in KINDS,
 and the rank's process id). `sleep` takes both as times, and the others ignore them.

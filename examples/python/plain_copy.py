@@ -39,7 +39,7 @@ theirs, own = touched(size, 1), touched(size, 2)
 there, here = (ctypes.addressof(ctypes.c_char.from_buffer(memory)) for memory in (theirs, own))
 child = os.fork()
 if not child:
-    theirs[0] = 3  # from here on the child's own pages, as those of another process are
+    theirs[0] = 3  # the child has its own pages from here on, as separate processes have
     for at in range(0, size, mmap.PAGESIZE):
         theirs[at] = 3
     signal.pause()

@@ -154,7 +154,7 @@ def main():
     imported = time.time()
     ms.set_context(mode=ms.PYNATIVE_MODE)
     ms.set_device("CPU")
-    init()  # the scheduler runs the same script, and stays in this call
+    init()  # in the scheduler, which runs the same script, this call does not return
     joined = time.time()
     rank, world = get_rank(), get_group_size()
     args.dir.mkdir(parents=True, exist_ok=True)

@@ -202,7 +202,7 @@ fn list(ranks: &[u32]) -> String {
 /// The account that an example of a single job prints.
 #[derive(Clone, Debug, Serialize)]
 pub struct Account {
-    /// Whether training ended as it should.
+    /// True if training ended as it should.
     pub completed: bool,
     /// Why the job ended.
     pub reason: String,

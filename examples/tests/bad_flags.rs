@@ -1,4 +1,4 @@
-//! Command lines that cannot be meant: each is refused at once, in one sentence that names the word and what would do.
+//! Invalid command lines: each is refused at once, in one sentence that names the argument and the valid values.
 
 mod support;
 

@@ -1,4 +1,4 @@
-//! The guide's host program for recovery in place, as it stands there: compiled as an example, and run with its script.
+//! The guide's host program for recovery in place, unchanged: compiled as an example, and run with its script.
 
 use serde_json::Value;
 use std::io::{BufRead, BufReader, Write};
@@ -18,7 +18,7 @@ fn program() -> PathBuf {
     program
 }
 
-/// Killed with this, if it still runs: then its guard ends its ranks.
+/// The host program, killed when this is dropped: then its guard ends its ranks.
 struct Host(Option<Child>);
 
 impl Host {
@@ -36,7 +36,7 @@ impl Drop for Host {
     }
 }
 
-/// Asks until there is an answer.
+/// Calls `look` until it returns a value.
 fn wait_for<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
     let begun = Instant::now();
     loop {
@@ -48,7 +48,7 @@ fn wait_for<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
     }
 }
 
-/// The job as the control socket shows it.
+/// Returns the job's status from the control socket.
 fn status(socket: &Path) -> Option<Value> {
     let mut stream = UnixStream::connect(socket).ok()?;
     writeln!(stream, r#"{{"v":2,"do":"status"}}"#).ok()?;
@@ -60,7 +60,7 @@ fn status(socket: &Path) -> Option<Value> {
 #[test]
 fn the_guide_program_recovers_in_place_and_reports_the_incident() {
     if std::env::var("TASKD_SKIP").is_ok_and(|skip| skip.split(',').any(|part| part == "torch")) {
-        // Past the test harness, which would show a line only of a test that fails.
+        // stderr directly, since the test harness shows output only of a test that fails.
         let _ = writeln!(std::io::stderr(), "skipped: the guide's host program (TASKD_SKIP names torch)");
         return;
     }

@@ -1,4 +1,4 @@
-//! The example programs as a new user runs them: started as they are, read by what they print.
+//! The example programs, run as users run them, and checked by their output.
 
 mod support;
 
@@ -8,7 +8,7 @@ use std::process::Command;
 use std::sync::PoisonError;
 use support::{TORCH, account, example, skips, skips_torch};
 
-/// One rank was killed and another frozen, both were found and blamed and no other rank, and nothing was lost.
+/// Checks that one rank was killed and another frozen, that exactly these were blamed, and that no progress was lost.
 fn check_kill_and_freeze(account: &Value) {
     assert_eq!(account["completed"], true, "{account}");
     assert_eq!(account["loss_equal"], true, "{account}");

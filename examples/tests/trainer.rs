@@ -1,4 +1,4 @@
-//! The training program as real processes under real kills: however it is disturbed, it ends in the same state.
+//! The training program as real processes under real kills: after all disturbances it ends in the same state.
 
 #![expect(clippy::unwrap_used, reason = "in a test a panic is the report")]
 
@@ -21,7 +21,7 @@ use rustix::process::{Pid, PidfdFlags, Resource, Rlimit, Signal, kill_process, p
 use taskd_examples::trainer::{self, TrainerOutcome, TrainerSettings, read_metrics};
 
 const WORLD_SIZE: u32 = 4;
-/// Far more than anything here takes on a loaded machine; only a stall gets there.
+/// Time limit of each wait: only a stall takes longer, even on a loaded machine.
 const STALLED: Duration = Duration::from_secs(60);
 
 // ---- One rank -------------------------------------------------------------------------------------------------------
@@ -37,8 +37,8 @@ struct RankArgs {
     settings: TrainerSettings,
 }
 
-/// The process of one rank, where [`World`] has started this program again; in an ordinary test run there is nothing to
-/// do. Prints each completed step on a line of its own.
+/// Runs as one rank if [`World`] has started this program again; in an ordinary test run it does nothing. Prints each
+/// completed step on a line of its own.
 #[test]
 fn rank_process() {
     let Ok(args) = std::env::var(ARGS) else { return };
@@ -60,18 +60,18 @@ fn rank_process() {
 struct World {
     generation: u64,
     ranks: Vec<Child>,
-    /// What rank 0 prints.
+    /// Output of rank 0.
     steps: BufReader<ChildStdout>,
     dir: PathBuf,
 }
 
-/// What is special about rank 0.
+/// The special behavior of rank 0.
 #[derive(Clone, Copy, PartialEq)]
 enum Rank0 {
     Ordinary,
-    /// Writing more than so many bytes into a file kills it, in the middle of the write.
+    /// A write of more than this many bytes into a file kills it, in the middle of the write.
     DiesBeyond(u64),
-    /// Writing more than so many bytes into a file fails, after as much as fits: the disk is full.
+    /// A write of more than this many bytes into a file fails after as much as fits, as on a full disk.
     DiskFullBeyond(u64),
 }
 
@@ -94,7 +94,7 @@ impl World {
         Self { generation, ranks, steps, dir }
     }
 
-    /// The next step that rank 0 completes; nothing, if it completes none in that time or has ended.
+    /// Returns the next step that rank 0 completes; `None` if it completes none within `within` or has ended.
     fn next_step(&mut self, within: Duration) -> Option<u64> {
         loop {
             if self.steps.buffer().is_empty() && !readable(self.steps.get_ref(), within) {
@@ -104,7 +104,7 @@ impl World {
             if self.steps.read_line(&mut line).unwrap() == 0 {
                 return None;
             }
-            // The test harness in the rank prints something of its own, also at the beginning of a line.
+            // The test harness in the rank prints text of its own, also at the beginning of a line.
             if let Some((_, step)) = line.trim_end().rsplit_once("step ") {
                 return Some(step.parse().unwrap());
             }
@@ -122,7 +122,7 @@ impl World {
         kill_process(Pid::from_child(&self.ranks[rank as usize]), signal).unwrap();
     }
 
-    /// How `rank` ended by itself, or of what the test has done to it.
+    /// Returns the exit status of `rank`, which ends by itself or because the test has killed it.
     fn end_of(&mut self, rank: u32) -> ExitStatus {
         let child = &mut self.ranks[rank as usize];
         if let Some(end) = child.try_wait().unwrap() {
@@ -136,7 +136,7 @@ impl World {
         (0..WORLD_SIZE).map(|rank| self.end_of(rank)).collect()
     }
 
-    /// What `rank` has printed on stderr.
+    /// Returns what `rank` has printed on stderr.
     fn stderr(&self, rank: u32) -> String {
         fs::read_to_string(stderr_path(&self.dir, self.generation, rank)).unwrap()
     }
@@ -155,19 +155,19 @@ impl World {
 impl Drop for World {
     fn drop(&mut self) {
         for rank in &mut self.ranks {
-            // Ranks that have ended are left alone by both.
+            // Both calls have no effect on ranks that have ended.
             let _ = rank.kill();
             let _ = rank.wait();
         }
     }
 }
 
-/// This program again, as [`rank_process`].
+/// Returns the command of this program as [`rank_process`].
 fn rank_command(rank_0: Rank0) -> Command {
     let program = std::env::current_exe().unwrap();
     let mut command = match rank_0 {
         Rank0::Ordinary | Rank0::DiesBeyond(_) => Command::new(program),
-        // The signal is what kills; ignored, it becomes an error of the write. It stays ignored through exec.
+        // The signal is what kills; if it is ignored, the write fails instead. It stays ignored across exec.
         Rank0::DiskFullBeyond(_) => {
             let mut shell = Command::new("/bin/sh");
             shell.args(["-c", "trap '' XFSZ; exec \"$0\" \"$@\""]).arg(program);
@@ -189,7 +189,7 @@ fn pidfd(child: &Child) -> OwnedFd {
     pidfd_open(Pid::from_child(child), PidfdFlags::empty()).unwrap()
 }
 
-/// Waits until there is something to read, for a process descriptor its end; `false` if the time is up.
+/// Waits until `fd` is readable, for a process descriptor until its end; returns `false` after `within`.
 fn readable(fd: &impl AsFd, within: Duration) -> bool {
     let timeout = Timespec::try_from(within).unwrap();
     poll(&mut [PollFd::new(fd, PollFlags::IN)], Some(&timeout)).unwrap() > 0
@@ -199,7 +199,7 @@ fn settings(dir: &Path) -> TrainerSettings {
     TrainerSettings { steps: 100, checkpoint_every: 5, step_time_us: 4000, ..TrainerSettings::in_dir(dir) }
 }
 
-/// The result that every disturbed run must have, too. It is made at full speed: the pace must not matter.
+/// The result that every disturbed run must have. It is made at full speed: the pace must not matter.
 static UNDISTURBED: LazyLock<TrainerOutcome> = LazyLock::new(|| {
     let dir = tempfile::tempdir().unwrap();
     let result =
@@ -218,11 +218,11 @@ fn assert_undisturbed(result: &TrainerOutcome) {
 /// When a rank is killed.
 #[derive(Debug, Clone, Copy)]
 enum Moment {
-    /// At once: perhaps before it has met the others.
+    /// At once: possibly before it has met the other ranks.
     Starting,
-    /// So many microseconds after rank 0 has completed so many steps.
+    /// `then_us` microseconds after rank 0 has completed `steps` steps.
     Training { steps: u64, then_us: u64 },
-    /// When rank 0 begins to write its next checkpoint, after so many steps.
+    /// When rank 0 begins to write its next checkpoint, after `after_steps` steps.
     Checkpoint { after_steps: u64 },
 }
 
@@ -259,7 +259,7 @@ fn kills_at_any_moment_change_nothing() {
         let mut rng = StdRng::seed_from_u64(seed);
         let dir = tempfile::tempdir().unwrap();
         let settings = settings(dir.path());
-        // A few steps before each kill, of many: training is not nearly over before the last one.
+        // A few of many steps before each kill: training must not be near its end before the last one.
         let moments = [
             Moment::Training { steps: rng.random_range(1..13), then_us: rng.random_range(0..3000) },
             Moment::Checkpoint { after_steps: rng.random_range(1..8) },
@@ -267,7 +267,7 @@ fn kills_at_any_moment_change_nothing() {
             Moment::Training { steps: rng.random_range(1..13), then_us: rng.random_range(0..3000) },
         ];
         for (generation, moment) in (0..).zip(moments) {
-            // Only rank 0 writes checkpoints; at other moments it is any rank's turn, and now and then that of two.
+            // Only rank 0 writes checkpoints; at other moments the victim is any rank, and sometimes two.
             let first = rng.random_range(0..WORLD_SIZE);
             let victims = match moment {
                 Moment::Checkpoint { .. } => vec![0],
@@ -282,7 +282,7 @@ fn kills_at_any_moment_change_nothing() {
     }
 }
 
-/// Each generation's steps follow each other, and a step that is done again has the same loss.
+/// Checks that the steps of each generation follow each other, and that a repeated step has the same loss.
 fn check_metrics(settings: &TrainerSettings) {
     let lines = read_metrics(&settings.metrics_path()).unwrap();
     for pair in lines.windows(2) {
@@ -300,7 +300,7 @@ fn check_metrics(settings: &TrainerSettings) {
 fn dying_in_the_middle_of_writing_a_checkpoint_leaves_the_one_before() {
     let dir = tempfile::tempdir().unwrap();
     let settings = TrainerSettings { checkpoint_every: 10, ..settings(dir.path()) };
-    // One generation ends with a whole checkpoint. The next dies within its first: a file has 8 KiB and no more.
+    // One generation ends with a complete checkpoint. The next dies in its first: a file has room for 8 KiB.
     World::start(&TrainerSettings { steps: 10, ..settings.clone() }, 0, Rank0::Ordinary).finish();
     let mut world = World::start(&settings, 1, Rank0::DiesBeyond(8192));
     let ends = world.ends();
@@ -339,7 +339,7 @@ fn a_full_disk_is_logged_once_and_failed_checkpoints_are_counted() {
     let sentences: Vec<String> = output.lines().map(|line| line.replace(&place, "")).collect();
     assert_eq!(sentences.iter().filter(|line| **line == expected).count(), 1, "{output}");
     assert_eq!(output.matches("cannot write checkpoint").count(), 1, "{output}");
-    // What was written of them has been taken away again.
+    // The partial files were deleted.
     assert!(file_names(&settings.checkpoint_dir).is_empty());
 }
 
@@ -376,7 +376,7 @@ fn a_frozen_rank_makes_the_others_wait() {
     let mut world = World::start(&settings(dir.path()), 0, Rank0::Ordinary);
     world.after_steps(5);
     world.signal(2, Signal::STOP);
-    // Whatever was under way when it froze arrives; then nothing.
+    // Steps that were under way at the freeze arrive; then nothing.
     while world.next_step(Duration::from_millis(300)).is_some() {}
     assert!(world.ranks.iter().all(|rank| !readable(&pidfd(rank), Duration::ZERO)), "a rank did not wait");
     world.signal(2, Signal::CONT);

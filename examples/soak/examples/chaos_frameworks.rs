@@ -1,6 +1,5 @@
-//! Training loops of the frameworks that people use, with `taskd.steps` where it can be used and without: ranks are killed at random
-//! moments, and every job must end with the bits of an undisturbed one.
-//!
+//! Training loops of common frameworks, with `taskd.steps` (if the framework permits it) and without: ranks are killed
+//! at random moments, and every job must end with the bits of an undisturbed one.
 //! `cargo run --release -p taskd-soak --example chaos_frameworks -- --kills 20`. It takes an hour and a half with two cores. Its Python environment,
 //! 8 GB with torch, accelerate, DeepSpeed, Lightning and transformers, is made by itself; `TASKD_PYTHON_FRAMEWORKS` names another one.
 

@@ -1,5 +1,5 @@
-//! The soak run: a real PyTorch DDP job is killed over and over, in every way and at every moment, and must end as if
-//! nothing had happened.
+//! The soak run: a real PyTorch DDP job is killed repeatedly, in every way and at every moment, and must end with the
+//! result of an undisturbed one.
 //!
 //! `cargo run --release -p taskd-soak --example chaos_pytorch -- --kills 100`. Kills come from outside of the supervisor, which is a
 //! process of its own and is killed as well; the seed chooses victims and moments. The job is that of `pytorch_ddp`, and so

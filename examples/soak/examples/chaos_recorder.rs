@@ -1,11 +1,12 @@
-//! A process that records at full speed is killed at random moments, and what it had recorded is read afterwards.
+//! A process that records at full speed is killed at random moments, and its records are read afterwards.
 //!
-//! `cargo run --release -p taskd-soak --example chaos_recorder -- --kills 100`: every record that was published before the kill must be
-//! there and whole. `--seed N` chooses other moments, `--json` prints the account as the last line.
+//! `cargo run --release -p taskd-soak --example chaos_recorder -- --kills 100`: every record that was published before
+//! the kill must be readable and intact. `--seed N` chooses other moments, `--json` prints the account as the last
+//! line.
 //!
-//! Two threads of the victim record, each into a ring of its own, while this program takes their records out. In turn a full
-//! ring refuses the newest, and then nothing that was published may be missing; or it writes over the oldest, and then the
-//! last ones must be there, and what is missing must be counted.
+//! Two threads of the victim record, each into a ring of its own, while this program reads their records. The mode of a
+//! full ring alternates: either it refuses the newest record, and then no published record may be missing; or it
+//! overwrites the oldest, and then the last records must be readable, and missing ones must be counted.
 
 use clap::Parser;
 use rand::rngs::StdRng;
@@ -21,9 +22,9 @@ use taskd_core::trace::recorder::{
 use taskd_examples::program::{self, Failure, number};
 
 const THREADS: usize = 2;
-/// A victim is killed so long after it has begun to record.
+/// Time from a victim's first records until it is killed.
 const LIVES: std::ops::Range<Duration> = Duration::from_micros(50)..Duration::from_millis(20);
-/// How long a victim has to begin.
+/// Time limit for a victim's first records.
 const BEGINS_WITHIN: Duration = Duration::from_secs(30);
 
 /// Kills a recording process again and again, and reads its records.
@@ -38,7 +39,7 @@ struct Options {
     /// Prints the account as one line of JSON at the end.
     #[arg(long)]
     json: bool,
-    /// The victim's arguments: its memory, and the behavior of a full ring.
+    /// The victim's arguments: its memory, and the mode of a full ring.
     #[arg(long, hide = true, num_args = 2)]
     victim: Option<Vec<String>>,
 }
@@ -49,13 +50,13 @@ struct Account {
     kills: u32,
     /// Records that the victims had published.
     published: u64,
-    /// Of these, records that were written over, as is right for such a ring; each is counted by the reader.
+    /// Of these, records that were overwritten, as intended for such a ring; the reader counts each of them.
     overwritten: u64,
-    /// Of these, records that are missing and should not be.
+    /// Of these, records that are missing although they should not be.
     lost: u64,
-    /// Records that are not what was recorded.
+    /// Records that differ from what was recorded.
     torn: u64,
-    /// Records that found a ring full and were never published.
+    /// Records that were refused by a full ring and never published.
     refused: u64,
 }
 
@@ -92,7 +93,7 @@ fn config(when_full: WhenFull) -> RecorderConfig {
     RecorderConfig { threads_max: THREADS, records_per_thread: 4096, when_full, ..RecorderConfig::default() }
 }
 
-/// Starts a victim, takes its records for a while, kills it, takes the rest, and looks at all of them.
+/// Starts a victim, reads its records for a while, kills it, reads the rest, and checks all of them.
 fn kill_one(when_full: WhenFull, life: Duration, account: &mut Account) -> Result<(), Failure> {
     let memory = config(when_full).memory()?;
     let mut victim = Victim::start(&memory, when_full)?;
@@ -124,12 +125,12 @@ fn kill_one(when_full: WhenFull, life: Duration, account: &mut Account) -> Resul
     Ok(())
 }
 
-/// What was read of one thread.
+/// The records that were read of one thread.
 #[derive(Clone, Copy, Debug, Default)]
 struct Books {
     seen: u64,
     torn: u64,
-    /// The number of the record that comes next.
+    /// The number of the next record.
     next: u64,
 }
 
@@ -144,7 +145,7 @@ impl Books {
     }
 }
 
-/// A process that records, ended when this is dropped.
+/// A process that records, killed when this is dropped.
 struct Victim(Child);
 
 impl Victim {
@@ -156,7 +157,7 @@ impl Victim {
         Ok(Victim(command.spawn()?))
     }
 
-    /// The victim's records, as soon as both of its threads have begun.
+    /// Returns the victim's records, as soon as both of its threads have begun.
     fn recording(&mut self, memory: &File) -> Result<RecorderReader, Failure> {
         let begun = Instant::now();
         loop {
@@ -184,11 +185,11 @@ impl Victim {
 
 impl Drop for Victim {
     fn drop(&mut self) {
-        let _ = self.kill(); // it is dead already, or dies now
+        let _ = self.kill(); // an error means that it has ended already
     }
 }
 
-/// Is the victim.
+/// Runs as the victim.
 fn record_for_ever(memory: &str, when_full: &str) -> Result<(), Failure> {
     let when_full = if when_full == "newest" { WhenFull::DropNewest } else { WhenFull::DropOldest };
     let memory = File::options().read(true).write(true).open(memory)?;
@@ -202,14 +203,14 @@ fn record_for_ever(memory: &str, when_full: &str) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Records what only it could have recorded: all words of a record follow from its number.
+/// Records numbers in such a way that every word of a record follows from its number, until it is killed.
 fn record(thread: &mut ThreadRecorder<'_>) {
     let mut number = 0u64;
     loop {
         let event = Event::Begin { range: number.rotate_left(17) };
         let detail = Detail::Step { number, cpu_nanos: !number };
         if thread.record(Kind::Step, event, NameId(0), detail) {
-            number += 1; // what found no room is recorded again
+            number += 1; // a refused record is recorded again
         }
     }
 }

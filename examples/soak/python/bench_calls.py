@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""What a mark costs a Python program, in nanoseconds, round after round: run by `bench_trace` in a rank, prints one
-line of JSON.
+"""Cost of a mark in a Python program, in nanoseconds, for each round: run by `bench_trace` in a rank, prints one line
+of JSON.
 
     bench_calls.py ROUNDS TIMES
 """

@@ -1,10 +1,9 @@
 #!/usr/bin/env python3
-"""What recording costs a DDP training: run by `bench_trace` as two ranks, rank 0 prints one line of JSON.
+"""Cost of recording in a DDP training: run by `bench_trace` as two ranks, rank 0 prints one line of JSON.
 
-`--what hooks`: the time inside of our hooks, call by call, beside the length of the steps, and how many collectives
-there were by the group's own count. `--what blocks`: the steps' lengths with all kinds on and with all of them off, in
-blocks that take turns within the run. `--what halves`: how long the first half of the steps took, from the first one
-on, and the second.
+`--what hooks`: time in taskd's hooks for each call, duration of the steps, and number of collectives as the group
+itself counts them. `--what blocks`: duration of the steps with all kinds on and with all kinds off, in alternating
+blocks of one run. `--what halves`: duration of the first half of the steps, from the first step on, and of the second.
 """
 
 import argparse
@@ -28,11 +27,11 @@ ON, OFF = 2**64 - 1, 0
 BLOCK = 20  # steps
 WARM = 20  # steps
 
-spent = []  # nanoseconds in our hooks: which, how long
+spent = []  # calls of taskd's hooks: name, nanoseconds
 
 
 def timed(what, name):
-    """The same function; counts what it takes."""
+    """Returns a wrapper of a function that records its time."""
 
     def counting(*args, **kwargs):
         begun = time.perf_counter_ns()
@@ -45,13 +44,13 @@ def timed(what, name):
 
 
 class TimedLibrary:
-    """What the hook of the steps calls."""
+    """Records the time of the functions that the hook of the steps calls."""
 
     begin_step, end = timed(native.begin_step, "step"), timed(native.end, "step")
 
 
 class Inside:
-    """The group that torch made, inside of ours, with another function in the place of one of its methods."""
+    """torch's own group, which taskd's group contains, with some methods replaced."""
 
     def __init__(self, group, **others):
         self.group = group
@@ -62,8 +61,8 @@ class Inside:
 
 
 def time_collectives():
-    """A call of our group, less what the inner group takes. What is between their clocks and ours is counted as
-    ours."""
+    """Records the time of a call of taskd's group, less that of the inner group. The time between both clocks counts
+    as taskd's."""
     group, now, inside = dist.group.WORLD, time.perf_counter_ns, 0
     passed_on, method = group._inner.allreduce, type(group).allreduce
 
@@ -98,8 +97,8 @@ def time_hooks():
 
 
 class Layers(nn.Module):
-    """The bulk of a model, without parameters of its own: multiplies so many times, or until so many milliseconds have
-    gone by."""
+    """The main work of a model, without parameters: multiplies a given number of times, or for a given number of
+    milliseconds."""
 
     WIDTH = 512
 
@@ -126,7 +125,7 @@ class Layers(nn.Module):
 
 
 class Samples(IterableDataset):
-    """The same batch for ever."""
+    """Yields the same batch repeatedly."""
 
     def __iter__(self):
         batch = torch.randn(32, 64), torch.randint(10, (32,))
@@ -155,7 +154,7 @@ class Training:
 
 
 def hooks(training, steps):
-    """Time in our hooks, by collective and by step."""
+    """Measures the time in taskd's hooks, by collective and by step."""
     time_hooks()
     for _ in range(WARM):
         training.step()
@@ -173,11 +172,11 @@ def hooks(training, steps):
 
 
 def blocks(training, steps):
-    """The steps' lengths with all kinds on and off, in turns."""
+    """Measures the duration of steps with all kinds on and off, in turns."""
     switches = ctypes.c_uint64.from_address(native.switches_address())
     lengths = {ON: [], OFF: []}
     for block in range(steps // BLOCK):
-        state = (ON, OFF, OFF, ON)[block % 4]  # a trend of the machine's own does not count
+        state = (ON, OFF, OFF, ON)[block % 4]  # cancels a trend of the machine
         switches.value = state
         took = [training.step() for _ in range(BLOCK)]
         lengths[state].append(statistics.median(took) / 1e6)
@@ -186,7 +185,7 @@ def blocks(training, steps):
 
 
 def halves(training, steps):
-    """How long the first half of the steps takes, and the second."""
+    """Measures the duration of the first half of the steps, and of the second."""
     took = []
     for _ in range(2):
         begun = time.perf_counter()

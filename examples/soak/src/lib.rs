@@ -1,5 +1,5 @@
-//! Modules of the soak runs and benchmarks: the jobs under fire of `chaos_pytorch`, `chaos_recovery` and `chaos_frameworks`, the
-//! comparison of `bench_recovery`, and what these see of a job's processes from outside.
+//! Modules of the soak runs and benchmarks: the jobs under fire of `chaos_pytorch`, `chaos_recovery` and
+//! `chaos_frameworks`, the comparison of `bench_recovery`, and the external observation of a job's processes.
 
 pub mod bench_recovery;
 pub mod chaos;

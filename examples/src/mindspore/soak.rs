@@ -215,7 +215,7 @@ async fn left_of(job: &Job) -> Vec<i32> {
 }
 
 impl Run {
-    /// Whether it ended with the state of another run.
+    /// Returns true if this run ended with the state of `other`.
     #[must_use]
     pub fn has_state_of(&self, other: &Outcome) -> bool {
         self.outcome.sha256 == other.sha256 && self.outcome.ranks_equal && self.outcome.world == other.world

@@ -31,7 +31,7 @@ pub struct Setting {
     pub seed: u64,
 }
 
-/// A supervisor process beside a job; killed when dropped.
+/// The supervisor process of a job, killed when this is dropped.
 #[derive(Debug)]
 pub struct Observer {
     process: Child,

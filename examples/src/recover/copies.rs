@@ -11,7 +11,7 @@ use std::process::Command;
 
 /// Minimum rate of a copy, as a fraction of the plain call's.
 const OF_PLAIN: f64 = 0.7;
-/// Time of a recovery besides its copy, in milliseconds.
+/// Time of a recovery in addition to its copy, in milliseconds.
 const BESIDES_MS: f64 = 100.0;
 
 /// Copies of a rank's whole state, and the call for comparison.

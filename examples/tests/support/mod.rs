@@ -1,4 +1,4 @@
-//! Starts the programs that cargo has built beside a test, and reads what they print. Shared with the tests of
+//! Starts the programs that cargo has built next to a test, and reads their output. Shared with the tests of
 //! `taskd-soak`.
 
 #![allow(dead_code)] // each test program uses a part of it
@@ -9,10 +9,10 @@ use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
 use std::sync::Mutex;
 
-/// Held by a test that runs several ranks of a framework: two such jobs at once are more than a small machine bears.
+/// Held by a test that runs several ranks of a framework: a small machine has no room for two such jobs at once.
 pub(crate) static TORCH: Mutex<()> = Mutex::new(());
 
-/// Returns the command of an example that cargo has built beside this test, in the same profile and target folder.
+/// Returns the command of an example that cargo has built next to this test, in the same profile and target folder.
 pub(crate) fn example(name: &str) -> Command {
     let test = std::env::current_exe().expect("a running program has a path");
     let target: PathBuf = test.parent().and_then(|deps| deps.parent()).expect("target/PROFILE/deps").join("examples");
@@ -31,7 +31,7 @@ pub(crate) fn account(output: &Output) -> Value {
     serde_json::from_str(last).unwrap_or_else(|e| panic!("{e}: {last}\n{out}\n{err}"))
 }
 
-/// Returns the first line that an example prints about a command line that it refuses. It has started nothing then.
+/// Returns the first line that an example prints for an invalid command line, for which it starts nothing.
 pub(crate) fn refusal(command_line: &str) -> String {
     let (name, args) = command_line.split_once(' ').expect("a program and its flags");
     let output = example(name).args(args.split(' ')).output().expect("it runs");
@@ -49,7 +49,7 @@ pub(crate) fn skips_torch(test: &str) -> bool {
 pub(crate) fn skips(what: &str, test: &str) -> bool {
     let skips = std::env::var("TASKD_SKIP").is_ok_and(|skip| skip.split(',').any(|s| s == what));
     if skips {
-        // Past the test harness, which would show a line only of a test that fails.
+        // stderr directly, since the test harness shows output only of a test that fails.
         let _ = writeln!(std::io::stderr(), "skipped: {test} (TASKD_SKIP names {what})");
     }
     skips

@@ -1,7 +1,7 @@
-//! How soon a killed rank is known dead, and how soon its exit is reported, beside a bare pidfd on the same process.
+//! How soon the death and the exit of a killed rank are reported, compared with a bare pidfd on the same process.
 //!
 //! The clock runs from just before kill(2) until the owner's `watch` returns. On every core another rank of the same
-//! job computes all the time: it has no reason to give way to the process that reports a death.
+//! job computes all the time, with the same priority as the process that reports a death.
 
 use super::{Failure, rank};
 use rustix::event::{PollFd, PollFlags, poll};
@@ -20,33 +20,33 @@ use taskd_examples::samples::Samples;
 /// Memory of the ranks that are killed, in MiB.
 const SIZES_MIB: [u32; 3] = [10, 500, 1500];
 const QUICK_SIZES_MIB: [u32; 3] = [1, 10, 50];
-/// How often it is looked whether a rank is ready.
+/// The interval at which a rank's readiness is checked.
 const LOOK_EVERY: Duration = Duration::from_millis(5);
-/// How long a rank may take to fill its memory and to say so.
+/// How long a rank may take to fill its memory and to report that.
 const READY_WITHIN: Duration = Duration::from_secs(120);
-/// How long a rank runs before it is killed: every process that waits for its death does so by then.
+/// How long a rank runs before it is killed: by then every observer waits for its death.
 const SETTLE: Duration = Duration::from_millis(30);
 /// The rank that is killed; the others keep the cores busy.
 const VICTIM: Rank = Rank(0);
 
-/// The worst of all sizes.
+/// The worst figures over all sizes.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub(crate) struct Figures {
-    /// From SIGKILL until the owner receives the death, with a lifeline: the median.
+    /// From SIGKILL until the owner receives the death of a rank with a lifeline: the median.
     death_seen_ms_p50: f64,
-    /// The longest.
+    /// The maximum.
     death_seen_ms_max: f64,
-    /// How much later than by a bare pidfd the exit is known, with or without a lifeline: the median.
+    /// Delay of the exit after that of a bare pidfd, with or without a lifeline: the median.
     exit_above_pidfd_ms_p50: f64,
 }
 
-/// When one rank was seen to end, after it was killed.
+/// Times from the kill of a rank until its end was observed.
 #[derive(Clone, Copy, Debug)]
 struct End {
-    /// `None`: the exit was known first.
+    /// `None`: the exit was reported first.
     dead: Option<Duration>,
     exited: Duration,
-    /// As a thread of this process sees it that waits for nothing else.
+    /// As observed by a thread of this process that only waits for this end.
     pidfd: Duration,
 }
 
@@ -65,7 +65,7 @@ impl Kind {
         samples
     }
 
-    /// The first news of each death.
+    /// Returns the time of the first report of each death.
     fn seen(&self) -> Samples {
         self.samples(|end| Some(ms(end.dead.unwrap_or(end.exited))))
     }
@@ -75,7 +75,7 @@ impl Kind {
     }
 }
 
-/// Measures, and prints the table.
+/// Measures, prints the table, and returns the figures.
 pub(crate) async fn measure(kills: u32, quick: bool) -> Result<Figures, Failure> {
     let dir = tempfile::Builder::new().prefix("taskd-bench-").tempdir()?;
     let sizes = if quick { QUICK_SIZES_MIB } else { SIZES_MIB };
@@ -104,7 +104,7 @@ fn worst(values: impl Iterator<Item = f64>) -> f64 {
     values.max_by(f64::total_cmp).unwrap_or(f64::NAN)
 }
 
-/// A job whose first rank is killed again and again.
+/// A job whose first rank is killed repeatedly.
 struct Job<'d> {
     dir: &'d Path,
     launcher: LocalLauncher,
@@ -126,7 +126,7 @@ impl Job<'_> {
         Ok(job)
     }
 
-    /// Starts the first rank once more, kills it and returns when that was seen.
+    /// Starts the first rank again, kills it and returns the times at which its end was observed.
     async fn kill_one(&mut self, mib: u32, has_lifeline: bool) -> Result<End, Failure> {
         self.world = Arc::new(self.world.successor(Counted::Yes, |members| {
             members.entry(VICTIM).and_modify(|member| member.incarnation = member.incarnation.next());
@@ -150,7 +150,7 @@ impl Job<'_> {
         Ok(End { dead: dead.map(after), exited: after(exited), pidfd: after(pidfd) })
     }
 
-    /// Waits until a rank has all its memory.
+    /// Waits until a rank has filled its memory; returns its process id and the launcher's revision.
     async fn ready(&self, proc: &ProcId) -> Result<(Pid, Revision), Failure> {
         let log = self.dir.join(format!("procs/rank-{}.{}/stdout.log", VICTIM.0, proc.incarnation.0));
         while !std::fs::read_to_string(&log).is_ok_and(|text| text.contains(rank::READY)) {
@@ -166,7 +166,7 @@ impl Job<'_> {
         Ok((pid, listing.revision))
     }
 
-    /// When the death of a process was reported, if it was, and when its exit.
+    /// Returns when the death of a process was reported, if it was, and when its exit.
     async fn end_of(&self, proc: &ProcId, from: Revision) -> Result<(Option<Instant>, Instant), Failure> {
         let (mut dead, mut from) = (None, from);
         loop {
@@ -187,7 +187,7 @@ impl Job<'_> {
     }
 }
 
-/// Starts a thread that does nothing but wait for the end of a process, and returns when that was.
+/// Starts a thread that only waits for the end of a process, and returns the time of the end.
 fn wait_for_end(pid: Pid) -> Result<JoinHandle<Result<Instant, Failure>>, Failure> {
     let process = pidfd_open(pid, PidfdFlags::empty())?;
     let waiting = std::thread::Builder::new().name("bare-pidfd".into());

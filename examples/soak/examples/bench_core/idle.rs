@@ -1,4 +1,4 @@
-//! What supervisor and guard cost while ranks do nothing but live: their heartbeats are read, nothing happens.
+//! The cost of supervisor and guard while all ranks sleep: heartbeats are read, and nothing else happens.
 
 use super::{Failure, rank};
 use serde::Serialize;
@@ -14,35 +14,35 @@ use taskd_core::runtime::{Runtime, RuntimeHandle};
 use taskd_examples::samples::Samples;
 use tokio::task::JoinHandle;
 
-/// Over so many the processor's time is taken.
+/// Number of ranks over which CPU time is measured.
 const RANKS: u32 = 64;
-/// The memory is looked at with so many, too: one machine's.
+/// Number of ranks of one machine, over which memory is measured, too.
 const FEW_RANKS: u32 = 8;
 /// How often the ranks' pages are read: several times within the bound of the default silence detector.
 const READ_EVERY: Duration = Duration::from_secs(2);
-/// How often it is looked whether all ranks run.
+/// The interval at which the ranks' state is checked.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 
-/// What idling costs.
+/// The cost of an idle job.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Figures {
-    /// Of one core, supervisor and guard together, over all windows.
+    /// CPU time of supervisor and guard together over all windows, in percent of one core.
     idle_cpu_percent: f64,
     guard_memory: Vec<GuardMemory>,
 }
 
-/// What a guard over sleeping ranks holds.
+/// Memory of a guard over sleeping ranks.
 #[derive(Clone, Debug, Serialize)]
 struct GuardMemory {
-    /// Whose process the guard is: this program's, or that of a `taskd-guard` of its own.
+    /// The program that runs as the guard: this one, or a separate `taskd-guard`.
     program: &'static str,
     ranks: u32,
     rss_kib: u64,
-    /// What of it no file backs. The rest is code, held once for all processes that run it.
+    /// Anonymous memory. The rest is backed by files, mainly code, which all processes that run it share.
     rss_anon_kib: u64,
 }
 
-/// Measures, and prints two tables.
+/// Measures, prints two tables, and returns the figures.
 pub(crate) async fn measure(quick: bool, guard: Option<PathBuf>) -> Result<Figures, Failure> {
     let mut programs = vec![("this one", GuardProgram::ReexecSelf)];
     programs.extend(guard.map(|path| ("taskd-guard", GuardProgram::Path(path))));
@@ -75,7 +75,7 @@ struct Idle {
 }
 
 impl Idle {
-    /// Returns when all ranks run and nothing is left to do.
+    /// Returns when all ranks run and the start is complete.
     async fn start(ranks: u32, guard: GuardProgram, quick: bool) -> Result<Idle, Failure> {
         let dir = tempfile::Builder::new().prefix("taskd-bench-").tempdir()?;
         let run_dir = dir.path().join("run");
@@ -97,12 +97,12 @@ impl Idle {
             }
             tokio::time::sleep(LOOK_EVERY).await;
         }
-        // The first seconds are not idle: ranks start, lifelines are looked for.
+        // The first seconds are not idle: ranks start and connect their lifelines.
         tokio::time::sleep(Duration::from_millis(if quick { 200 } else { 10_000 })).await;
         Ok(Idle { ranks, guard: guard_pid(&run_dir)?, launcher, handle, running, _dir: dir })
     }
 
-    /// Prints a table; what all windows together took, in percent of one core.
+    /// Prints a table; returns the CPU time over all windows, in percent of one core.
     async fn cpu(&self, quick: bool) -> Result<f64, Failure> {
         let (windows, window) = if quick { (2, Duration::from_millis(300)) } else { (6, Duration::from_secs(10)) };
         let (mut both, mut by_guard, mut by_supervisor) = (Samples::default(), Samples::default(), Samples::default());
@@ -145,13 +145,13 @@ impl Idle {
     }
 }
 
-/// The guard of a run directory, which its record names.
+/// Returns the process id of the guard of a run directory, from its record.
 fn guard_pid(run_dir: &Path) -> Result<u32, Failure> {
     let record: serde_json::Value = serde_json::from_slice(&std::fs::read(run_dir.join("guard.json"))?)?;
     Ok(record["guard_pid"].as_u64().and_then(|pid| pid.try_into().ok()).ok_or("guard.json names no guard")?)
 }
 
-/// Time that all threads of a process have run: the scheduler's own account, in nanoseconds.
+/// Returns the CPU time of all threads of a process, from the scheduler, which counts in nanoseconds.
 fn ran(pid: u32) -> Result<Duration, Failure> {
     let mut total = Duration::ZERO;
     for task in std::fs::read_dir(format!("/proc/{pid}/task"))? {
@@ -161,7 +161,7 @@ fn ran(pid: u32) -> Result<Duration, Failure> {
     Ok(total)
 }
 
-/// A line of `/proc/PID/status` in KiB.
+/// Returns a line of `/proc/PID/status` in KiB.
 pub(crate) fn status_kib(pid: u32, name: &str) -> Result<u64, Failure> {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status"))?;
     let value = status.lines().find_map(|line| line.strip_prefix(name)?.trim().strip_suffix(" kB"));

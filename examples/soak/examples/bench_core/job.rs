@@ -1,4 +1,4 @@
-//! A job without processes: the kernel, and the logs where a directory is given, receive what would be reported of one.
+//! A job without processes: kernel, and logs if a directory is given, receive synthetic observations.
 
 use super::Failure;
 use std::path::Path;
@@ -13,13 +13,13 @@ use taskd_core::launch::{Change, Listing, Phase, ProcStatus};
 use taskd_core::recover::{Action, ExitStrategy, Restart, TargetReply};
 use taskd_core::trace::{Fact, Signal};
 
-/// Ranks whose facts come in one batch.
+/// Ranks whose facts arrive in one batch.
 const RANKS_PER_BATCH: u32 = 500;
 /// Time between two heartbeats of a rank, and between two of its steps.
 const BEAT_EVERY: Duration = Duration::from_secs(1);
-/// How long a round waits for the last record.
+/// Time limit of a round for writing its last record.
 const WRITE_WITHIN: Duration = Duration::from_secs(60);
-/// A job that runs as far as its kernel knows.
+/// A job that is running from the kernel's point of view.
 pub(crate) struct Job {
     kernel: Kernel,
     mailbox: Mailbox,
@@ -30,7 +30,7 @@ pub(crate) struct Job {
 }
 
 impl Job {
-    /// A job all of whose ranks have been started, with logs where a directory is given.
+    /// Creates a job all of whose ranks have been started, with logs if a directory is given.
     pub(crate) fn up(ranks: u32, logs: Option<&Path>) -> Result<Job, Failure> {
         let journal = logs.map(|dir| Journal::open(dir, header(ranks), JournalConfig::default())).transpose()?;
         let mut job = Job {
@@ -54,7 +54,7 @@ impl Job {
         Ok(job)
     }
 
-    /// The kernel; the logs are closed.
+    /// Returns the kernel; the logs are closed.
     pub(crate) fn into_kernel(self) -> Kernel {
         self.kernel
     }
@@ -65,7 +65,7 @@ impl Job {
         self.run()
     }
 
-    /// What the shell does with what has come in.
+    /// Steps the kernel with all pending inputs, as the shell does.
     fn run(&mut self) -> Option<taskd_core::job::CommandId> {
         let mut start = None;
         while let Some((now, input)) = self.mailbox.next(self.now, self.kernel.deadline()) {
@@ -82,7 +82,7 @@ impl Job {
         start
     }
 
-    /// Takes so many observations, or a few more.
+    /// Feeds `observations` observations, rounded up to whole batches.
     pub(crate) fn feed(&mut self, observations: u32) {
         let mut left = observations;
         while left > 0 {
@@ -101,7 +101,7 @@ impl Job {
         }
     }
 
-    /// Waits until everything stands in the logs. All of it must have been taken.
+    /// Waits until all records are written. Fails if the kernel has not taken all facts.
     pub(crate) fn settle(&self) -> Result<(), Failure> {
         let taken =
             |rank| self.kernel.view().proc(&Role::Rank(Rank(rank))).is_some_and(|proc| proc.step == Some(self.step));
@@ -130,7 +130,7 @@ pub(crate) fn plugins() -> Plugins {
     Plugins { detectors: detect::defaults(), strategies: vec![Box::new(Restart::new()), Box::new(ExitStrategy::new())] }
 }
 
-/// Whose the logs are.
+/// Returns the header of the logs.
 pub(crate) fn header(ranks: u32) -> Header {
     Header { job: Name::new("bench"), job_id: "1".into(), ranks, started_unix_ms: 0, plugins: Vec::new() }
 }

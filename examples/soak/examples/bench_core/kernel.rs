@@ -1,9 +1,9 @@
-//! How many observations a second the kernel takes on one core with and without the two logs, and what a rank costs in
-//! memory.
+//! How many observations per second the kernel processes on one core with and without the two logs, and the memory of a
+//! rank.
 //!
-//! One observation in two is a heartbeat, the other a completed step. What is timed is what the shell does with them:
-//! facts become observations, go through the mailbox into the kernel, and with their commands into the logs. The threads
-//! that write the logs share the core; a round ends when its last record is written.
+//! One observation in two is a heartbeat, the other a completed step. The timed work is that of the shell: facts become
+//! observations, pass through the mailbox into the kernel, and are logged with their commands. The threads that write
+//! the logs share the core; a round ends when its last record is written.
 
 use super::Failure;
 use super::idle::status_kib;
@@ -15,22 +15,22 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 use taskd_examples::samples::Samples;
 
-/// Resident memory is taken so often, of a job with the ranks and of one without.
+/// Number of memory measurements, each of a job with all ranks and one with a single rank.
 const FOOTPRINTS: u32 = 5;
 
-/// What the kernel takes.
+/// Throughput and memory of the kernel.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub(crate) struct Figures {
-    /// On one core, with both logs on real files, by the clock on the wall: the median of all rounds.
+    /// Throughput on one core, with both logs on real files, by wall time: the median of all rounds.
     observations_per_s: f64,
-    /// Of the supervisor's resident memory.
+    /// Anonymous resident memory that a rank adds.
     bytes_per_rank: f64,
 }
 
-/// Measures, and prints the tables.
+/// Measures, prints the tables, and returns the figures.
 pub(crate) fn measure(quick: bool) -> Result<Figures, Failure> {
     let (ranks, observations, rounds) = if quick { (1000, 20_000, 1) } else { (10_000, 2_000_000, 7) };
-    // A thread of its own, since it ties itself, and the threads that it starts, to one core.
+    // A separate thread, since it binds itself, and the threads that it starts, to one core.
     let timing = std::thread::spawn(move || throughput(ranks, observations, rounds));
     let rates = timing.join().map_err(|_| "the measuring thread has panicked")??;
     println!(
@@ -49,7 +49,7 @@ pub(crate) fn measure(quick: bool) -> Result<Figures, Failure> {
     Ok(Figures { observations_per_s: rates.logged.by_wall.median() * 1e6, bytes_per_rank: footprint.median() })
 }
 
-/// Millions of observations a second.
+/// Millions of observations per second.
 #[derive(Debug, Default)]
 struct Rate {
     by_wall: Samples,
@@ -80,7 +80,7 @@ fn throughput(ranks: u32, observations: u32, rounds: u32) -> Result<Rates, Failu
     Ok(rates)
 }
 
-/// The last core on which this thread may run: the first ones have most of the machine's other work.
+/// Binds this thread to the last core on which it may run: the first ones have most of the machine's other work.
 fn stay_on_one_core() -> Result<(), Failure> {
     let allowed = sched_getaffinity(None)?;
     let last = (0..CpuSet::MAX_CPU).rev().find(|cpu| allowed.is_set(*cpu)).ok_or("no core")?;
@@ -89,14 +89,14 @@ fn stay_on_one_core() -> Result<(), Failure> {
     Ok(sched_setaffinity(None, &one)?)
 }
 
-/// Time that all threads of this process have run.
+/// Returns the CPU time of all threads of this process.
 fn cpu_time() -> Duration {
     let time = clock_gettime(ClockId::ProcessCPUTime);
     Duration::try_from(time).unwrap_or_default()
 }
 
-/// Bytes of resident memory that each rank adds, seen from outside: a process with all of them beside one with a single
-/// rank.
+/// Measures the anonymous resident memory that each rank adds, as the difference between a process with all ranks and
+/// one with a single rank.
 fn footprint(ranks: u32) -> Result<Samples, Failure> {
     let of = |ranks: u32| -> Result<f64, Failure> {
         let output = Command::new(std::env::current_exe()?).arg("footprint").arg(ranks.to_string()).output()?;
@@ -113,7 +113,7 @@ fn footprint(ranks: u32) -> Result<Samples, Failure> {
     Ok(samples)
 }
 
-/// Runs a job of so many ranks for a while and prints its own memory in KiB.
+/// Runs a job of `ranks` ranks for a while and prints the anonymous memory of this process in KiB.
 pub(crate) fn print_footprint(ranks: &str) -> Result<(), Failure> {
     let ranks = ranks.parse()?;
     let dir = tempfile::Builder::new().prefix("taskd-bench-").tempdir()?;

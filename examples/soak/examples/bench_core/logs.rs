@@ -1,8 +1,7 @@
-//! A week of a job in the two logs: how large it is, how soon a new supervisor knows where it stood, how long its decisions
-//! take to replay.
+//! A week of a job in the two logs: their size, the time until a new supervisor has resumed the job from them, and the
+//! time to replay the decisions.
 //!
-//! 64 ranks, each with a heartbeat and a completed step every second. Files are read again while the system still holds
-//! them in memory.
+//! 64 ranks, each with a heartbeat and a completed step every second. The files are read from the page cache.
 
 use super::Failure;
 use super::job::{Job, header, plugins};
@@ -15,24 +14,25 @@ use taskd_examples::samples::Samples;
 
 const RANKS: u32 = 64;
 const WEEK_S: u32 = 7 * 24 * 3600;
-/// Seconds of the job between two waits for its logs: otherwise the disk would have to keep up with a week in half a minute.
+/// Seconds of the job between two waits for its logs: otherwise the disk would have to take a week of records in half a
+/// minute.
 const SETTLE_EVERY_S: u32 = 3600;
-/// How often a new supervisor opens the logs.
+/// Number of times that a new supervisor opens the logs.
 const OPENED: u32 = 5;
 
-/// What a week of logs costs.
+/// The cost of a week of logs.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub(crate) struct Figures {
     week_log_bytes: u64,
     week_observations: u64,
-    /// From the logs' directory to a kernel that knows where the job stood: the median.
+    /// Time from opening the logs' directory to a kernel in the job's last state: the median.
     week_resume_ms: f64,
     week_replay_s: f64,
-    /// Every decision came out as it was logged.
+    /// True if every decision was equal to the logged one.
     week_replay_equal: bool,
 }
 
-/// Measures, and prints a table.
+/// Measures, prints a table, and returns the figures.
 pub(crate) fn measure(quick: bool) -> Result<Figures, Failure> {
     let seconds = if quick { 600 } else { WEEK_S };
     let dir = tempfile::Builder::new().prefix("taskd-bench-").tempdir()?;
@@ -73,7 +73,7 @@ pub(crate) fn measure(quick: bool) -> Result<Figures, Failure> {
     })
 }
 
-/// Writes the logs of a job; the kernel as it stood then.
+/// Writes the logs of a job; returns the kernel in its last state.
 fn write(dir: &Path, seconds: u32) -> Result<Kernel, Failure> {
     let mut job = Job::up(RANKS, Some(dir))?;
     for _ in 0..seconds.div_ceil(SETTLE_EVERY_S) {

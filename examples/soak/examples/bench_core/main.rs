@@ -1,11 +1,11 @@
-//! The measurements of taskd's core on this machine: how soon a death is known, what idling costs, how much the kernel
-//! takes, how soon a week of logs is read.
+//! The measurements of taskd's core on this machine: detection of deaths, cost of an idle job, throughput of the
+//! kernel, and reading a week of logs.
 //!
-//! `cargo run --release -p taskd-soak --example bench_core` runs all of them, 10 to 20 minutes; `--only idle,kernel` runs some,
-//! `--kills N` sets how many ranks of each kind are killed, `--quick` shrinks everything until it only shows that the
-//! program works. `--json` prints the figures as the last line.
+//! `cargo run --release -p taskd-soak --example bench_core` runs all of them, 10 to 20 minutes; `--only idle,kernel`
+//! runs some, `--kills N` sets how many ranks of each kind are killed, `--quick` reduces all counts and only checks
+//! that the program works. `--json` prints the figures as the last line.
 //!
-//! Nothing is compared with a time from another run: what taskd does stands beside the bare thing, taken in turns.
+//! No figure is compared with one of another run: each is measured in turn with its baseline.
 
 mod deaths;
 mod idle;
@@ -21,7 +21,7 @@ use std::process::ExitCode;
 use taskd_core::launch::guard;
 use taskd_examples::program::{self, number};
 
-/// What goes wrong, for people.
+/// A failure, whose text is its report.
 type Failure = Box<dyn std::error::Error + Send + Sync>;
 
 /// Measures the time until a death is known, the cost of an idle job, and the kernel's throughput.
@@ -33,7 +33,7 @@ struct Options {
     /// Only these measurements.
     #[arg(long, value_delimiter = ',', value_enum)]
     only: Vec<Measurement>,
-    /// Path of a `taskd-guard`, whose memory is measured beside that of this program as a guard.
+    /// Path of a `taskd-guard`, whose memory is measured and compared with that of this program as a guard.
     #[arg(long, value_name = "PATH")]
     guard: Option<PathBuf>,
     /// Small ranks, short times: checks that the program works; its figures mean nothing.
@@ -56,7 +56,7 @@ enum Measurement {
     Logs,
 }
 
-/// What `--json` prints; what was not measured is left out.
+/// The output of `--json`; measurements that were not run are left out.
 #[derive(Debug, Default, Serialize)]
 struct Figures {
     #[serde(flatten)]
@@ -92,7 +92,7 @@ fn run(options: &Options) -> Result<(), Failure> {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
     let mut figures = Figures::default();
     println!("{}", machine());
-    // As tasks of their own, as the runtime's are.
+    // As separate tasks, like the runtime's.
     if wanted(Measurement::Deaths) {
         figures.deaths = Some(runtime.block_on(runtime.spawn(deaths::measure(options.kills, options.quick)))??);
     }
@@ -112,7 +112,7 @@ fn run(options: &Options) -> Result<(), Failure> {
     Ok(())
 }
 
-/// What the figures depend on.
+/// Returns a description of the machine.
 fn machine() -> String {
     let text = |path: &str| std::fs::read_to_string(path).unwrap_or_default().trim().to_owned();
     let cores = std::thread::available_parallelism().map_or(0, usize::from);

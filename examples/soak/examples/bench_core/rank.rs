@@ -4,11 +4,11 @@ use super::Failure;
 use std::hint::black_box;
 use taskd_core::worker::Lifeline;
 
-/// What a rank prints when it has all its memory.
+/// Printed by a rank when it has filled its memory.
 pub(crate) const READY: &str = "ready";
 const PAGE_BYTES: usize = 4096;
 
-/// Is a rank, until it is killed. `TASKD_HOOKS=0` makes it one without a lifeline.
+/// Runs as a rank until it is killed. With `TASKD_HOOKS=0` it has no lifeline.
 pub(crate) fn run(act: &str, mib: &str) -> Result<(), Failure> {
     let _lifeline = Lifeline::take_from_env();
     let memory = vec![1u8; mib.parse::<usize>()? << 20];
@@ -24,7 +24,7 @@ pub(crate) fn run(act: &str, mib: &str) -> Result<(), Failure> {
     }
 }
 
-/// The command that starts such a rank.
+/// Returns the command that starts such a rank.
 pub(crate) fn command(act: &str, mib: u32) -> Result<[String; 4], Failure> {
     let program = std::env::current_exe()?.to_string_lossy().into_owned();
     Ok([program, "rank".to_owned(), act.to_owned(), mib.to_string()])

@@ -1,6 +1,7 @@
-//! The load: many clients of a store in one thread, speaking its protocol as torch's client does, one request at a time each.
+//! The load: many clients of a store in one thread, which speak the protocol of torch's client, one request at a time
+//! each.
 //!
-//! It is the same for every server, and asks nothing of it but answers.
+//! It is the same for every server.
 
 use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
 use rustix::net::{RecvFlags, SendFlags};
@@ -19,9 +20,9 @@ const DELETE_KEY: u8 = 8;
 const PING: u8 = 13;
 const MAGIC: [u8; 4] = 0x3C85_F7CEu32.to_le_bytes();
 
-/// Bytes of a value: an address, as ranks publish theirs.
+/// Bytes of a value: the size of an address that ranks publish.
 const VALUE_BYTES: usize = 64;
-/// An answer that has not come by then never will.
+/// Time limit of an answer.
 const ANSWER_WITHIN: Duration = Duration::from_secs(60);
 
 /// Clients of one server.
@@ -33,9 +34,9 @@ pub(crate) struct Clients {
 
 struct Client {
     stream: TcpStream,
-    /// Bytes of the answer that are still to come.
+    /// Bytes of the answer that have not been received yet.
     missing: usize,
-    /// What has come of it.
+    /// Bytes of the answer that have been received.
     answer: Vec<u8>,
     stage: u8,
     asked: Instant,
@@ -43,12 +44,12 @@ struct Client {
 
 /// What a client does next.
 enum Next {
-    /// It has sent a request whose answer has so many bytes.
+    /// It has sent a request whose answer has this many bytes.
     Answer(usize),
     Nothing,
 }
 
-/// How many calls were made in a time, and how long those with answers took.
+/// Number of calls in a time, and latencies of the calls with an answer.
 pub(crate) struct Operations {
     pub(crate) calls: u64,
     pub(crate) took: Duration,
@@ -57,7 +58,7 @@ pub(crate) struct Operations {
 }
 
 impl Operations {
-    /// The latency that so many of a thousand calls did not exceed, in microseconds.
+    /// Returns the latency in microseconds that `permille` of a thousand calls did not exceed.
     pub(crate) fn permille_us(&self, permille: usize) -> f64 {
         let at = (self.latencies.len() * permille / 1000).min(self.latencies.len().saturating_sub(1));
         self.latencies.get(at).map_or(f64::NAN, |nanos| f64::from(*nanos) / 1000.0)
@@ -65,8 +66,8 @@ impl Operations {
 }
 
 impl Clients {
-    /// Clients that connect, prove what they are, and count themselves as torch's ranks do at their start; with the time that
-    /// it took from the first connection to the last answer.
+    /// Connects `count` clients, which validate the connection and count themselves as torch's ranks do at their start;
+    /// returns them with the time from the first connection to the last answer.
     pub(crate) fn join(address: SocketAddr, count: usize) -> Result<(Clients, Duration), Failure> {
         let epoll = epoll::create(CreateFlags::CLOEXEC)?;
         let mut clients = Clients { connected: Vec::with_capacity(count), epoll, events: Vec::with_capacity(256) };
@@ -91,7 +92,8 @@ impl Clients {
         Ok((clients, begun.elapsed()))
     }
 
-    /// Every client sets, gets (which is a wait and a get, as in torch's client) and adds, again and again, for so long.
+    /// Has every client repeat set, get (which is a wait and a get, as in torch's client) and add for the time
+    /// `within`.
     pub(crate) fn operations(&mut self, within: Duration) -> Result<Operations, Failure> {
         let begun = Instant::now();
         let (mut calls, mut latencies) = (0, Vec::with_capacity(1 << 20));
@@ -108,7 +110,7 @@ impl Clients {
                 }
                 1 => {
                     latencies.push(took(client));
-                    calls += 2; // the set before it was not answered
+                    calls += 2; // the preceding set has no answer
                     client.stage = 2;
                     client.asked = Instant::now();
                     client.ask(&add(&format!("/count{}", number % 8)), 8)
@@ -126,7 +128,7 @@ impl Clients {
         Ok(Operations { calls, took, latencies })
     }
 
-    /// All clients meet, as often as this: each adds to a count, the last one sets a key, all wait for it and get it.
+    /// Has all clients meet `times` times: each adds to a count, the last one sets a key, all wait for it and get it.
     pub(crate) fn barriers(&mut self, times: u32) -> Result<Duration, Failure> {
         let all = i64::try_from(self.connected.len())?;
         let begun = Instant::now();
@@ -163,7 +165,7 @@ impl Clients {
         Ok(took)
     }
 
-    /// Hands every whole answer to `next`, until so many clients want nothing more.
+    /// Passes every complete answer to `next`, until `busy` clients have returned [`Next::Nothing`].
     fn run(
         &mut self,
         mut busy: usize,

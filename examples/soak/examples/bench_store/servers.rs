@@ -1,4 +1,4 @@
-//! Both servers as processes: ours, which is this program started again, and torch's own in a Python process.
+//! Both servers as processes: taskd's, which is this program started again, and torch's own in a Python process.
 
 use std::fs;
 use std::io::{BufRead, BufReader};
@@ -10,31 +10,31 @@ use taskd_core::job::Generation;
 use taskd_examples::program::Failure;
 use taskd_pytorch::store::{StoreControl, StoreProgram};
 
-/// torch's server, which serves until its input ends. It listens at all addresses, as ours here.
+/// torch's server, which runs until its input ends. It listens at all addresses, as taskd's does here.
 const TORCHS: &str = "import sys, torch.distributed as dist\n\
     store = dist.TCPStore('127.0.0.1', 0, None, True, wait_for_workers=False, use_libuv=True)\n\
     print(store.port, flush=True)\n\
     sys.stdin.read()";
-/// Runs a command where names are looked up in files alone, if that can be done.
+/// Runs a command with name look-ups from files only, if the system permits that.
 const WITHOUT_NAMES: &str = r#"printf 'hosts: files\n' > nsswitch.conf
     mount --bind nsswitch.conf /etc/nsswitch.conf && echo none || echo asked
     exec "$@""#;
 
-/// How long a server may take until it serves: torch is imported.
+/// Time limit for the start of a server, which imports torch.
 const START_WITHIN: Duration = Duration::from_secs(120);
 
-/// A server in a process of its own, which ends with this.
+/// A server in a process of its own, which ends when this is dropped.
 pub(crate) struct Server {
     process: Child,
     pub(crate) address: SocketAddr,
-    /// Whether it looks names up elsewhere than in files.
+    /// True if it looks up names elsewhere than in files.
     pub(crate) asks_name_service: bool,
     _input: Option<ChildStdin>,
     _control: Option<StoreControl>,
 }
 
 impl Server {
-    /// Ours, at a port of its own.
+    /// Starts taskd's server, at a port of its own.
     pub(crate) async fn ours(dir: &Path) -> Result<Server, Failure> {
         let path = dir.join("control");
         let command = StoreProgram::ReexecSelf.command(Some(&path))?;
@@ -53,8 +53,8 @@ impl Server {
         Ok(Server { process, address, asks_name_service: false, _input: None, _control: Some(control) })
     }
 
-    /// torch's own, the libuv server that is its default. Its look-ups of every client's name are answered from files, where
-    /// that can be arranged: what a name service costs it would say more of the name service than of the server.
+    /// Starts torch's own server, with libuv, which is the default. Its look-ups of every client's name are answered
+    /// from files, if possible: otherwise the name service would be measured rather than the server.
     pub(crate) fn torchs(python: &Path, dir: &Path) -> Result<Server, Failure> {
         let mut command = Command::new("unshare");
         command.args(["--user", "--map-root-user", "--mount", "sh", "-c", WITHOUT_NAMES, "sh"]).arg(python);
@@ -69,14 +69,14 @@ impl Server {
         Ok(Server { process, address, asks_name_service, _input: input, _control: None })
     }
 
-    /// Processor time of its own that it has used, in clock ticks.
+    /// Returns its user time, in clock ticks.
     pub(crate) fn user_ticks(&self) -> Result<u64, Failure> {
         let stat = fs::read_to_string(format!("/proc/{}/stat", self.process.id()))?;
         let fields = stat.rsplit_once(')').map_or("", |(_, fields)| fields);
         Ok(fields.split_whitespace().nth(11).ok_or("no user time in /proc/PID/stat")?.parse()?)
     }
 
-    /// Memory that only it has, in bytes.
+    /// Returns its private memory in bytes.
     pub(crate) fn memory(&self) -> Result<u64, Failure> {
         let status = fs::read_to_string(format!("/proc/{}/status", self.process.id()))?;
         let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:"));
@@ -87,7 +87,7 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        let _ = self.process.kill(); // it may have ended already
+        let _ = self.process.kill(); // an error means that it has ended already
         let _ = self.process.wait();
     }
 }

@@ -1,4 +1,4 @@
-//! What one record costs the thread that makes it, by that thread's own time on the CPU.
+//! CPU time of a record in the thread that makes it.
 
 use super::rivals::{Fastrace, Tracing};
 use serde::Serialize;
@@ -12,12 +12,12 @@ use taskd_core::trace::recorder::{
 use taskd_examples::program::Failure;
 use taskd_examples::samples::Samples;
 
-/// Records in a ring here: more than are made between two takings.
+/// Records in a ring: more than are made between two reads.
 const RING: usize = 1 << 18;
-/// How often the live drain takes what was recorded.
+/// The interval at which the live drain reads records.
 pub(crate) const DRAIN_EVERY: Duration = Duration::from_millis(1);
 
-/// Nanoseconds of its thread's time on the CPU, each the median of all rounds.
+/// CPU time of a thread in nanoseconds, each the median of all rounds.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub(crate) struct Figures {
     record_ns_1thread: f64,
@@ -30,7 +30,7 @@ pub(crate) struct Figures {
     clock_ns: f64,
 }
 
-/// Measures, and prints a table.
+/// Measures, prints a table, and returns the figures.
 pub(crate) fn measure(quick: bool) -> Result<Figures, Failure> {
     let (rounds, times) = if quick { (3, 1_000) } else { (51, 100_000) };
     let [mut record, mut range, mut pair, mut disabled, mut clock] = std::array::from_fn(|_| Samples::default());
@@ -85,7 +85,7 @@ fn instant(thread: &mut ThreadRecorder<'_>, name: NameId) {
     black_box(thread.record(Kind::Forward, Event::Instant, name, Detail::None));
 }
 
-/// What one of so many costs this thread, in nanoseconds of its time on the CPU.
+/// Returns the CPU time of this thread for one call of `what`, in nanoseconds, as the mean of `times` calls.
 pub(crate) fn per_one(times: u32, mut what: impl FnMut()) -> f64 {
     let before = cpu_nanos();
     for _ in 0..times {
@@ -99,7 +99,7 @@ fn cpu_nanos() -> u64 {
     now.tv_sec.unsigned_abs() * 1_000_000_000 + now.tv_nsec.unsigned_abs()
 }
 
-/// Two threads that record at the same time; what a record costs each.
+/// Records in two threads at the same time; returns the cost of a record in each.
 fn two_at_once(recorder: &Recorder, times: u32) -> [f64; 2] {
     let begin = Barrier::new(2);
     let one = || {
@@ -113,7 +113,7 @@ fn two_at_once(recorder: &Recorder, times: u32) -> [f64; 2] {
     })
 }
 
-/// A recorder whose records are taken while they are made.
+/// A recorder whose records are read while they are made.
 struct Live {
     recorder: Recorder,
     memory: std::fs::File,
@@ -126,7 +126,7 @@ impl Live {
         Ok(Live { recorder: Recorder::create(memory.try_clone()?, config)?, memory })
     }
 
-    /// Does it while another thread takes all records.
+    /// Runs `what` while another thread reads all records.
     fn drained(&self, what: impl FnOnce()) {
         let is_over = AtomicBool::new(false);
         std::thread::scope(|scope| {

@@ -1,4 +1,4 @@
-//! How many records go through: sustained with a live drain, in a burst, and beyond what a ring holds.
+//! The throughput of records: sustained with a live drain, in a burst, and beyond the size of a ring.
 
 use super::cost::DRAIN_EVERY;
 use serde::Serialize;
@@ -12,22 +12,22 @@ use taskd_examples::program::Failure;
 
 /// Records in a ring of this measurement: 4 MiB.
 const RING: usize = 1 << 16;
-/// Records that are made at a time.
+/// Records in a batch.
 const BATCH: u64 = 1000;
-/// A batch so often: 4.2 million records a second.
+/// The interval between two batches: 4.2 million records per second.
 const EVERY: Duration = Duration::from_nanos(238_095);
 
-/// What went through.
+/// Throughput and losses.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub(crate) struct Figures {
     sustained_records_per_s: f64,
     sustained_drops: u64,
     burst_drops: u64,
-    /// What was read and what was counted as lost are together what was recorded, in both modes of a full ring.
+    /// True if the read and the lost records add up to the recorded ones, in both modes of a full ring.
     overrun_count_exact: bool,
 }
 
-/// Measures, and prints what was seen.
+/// Measures, prints the results, and returns the figures.
 pub(crate) fn measure(quick: bool) -> Result<Figures, Failure> {
     let time = if quick { Duration::from_millis(50) } else { Duration::from_secs(10) };
     let (sustained_records_per_s, sustained_drops) = sustained(time)?;
@@ -59,7 +59,7 @@ fn record(thread: &mut ThreadRecorder<'_>, records: u64) {
     }
 }
 
-/// Records a second, and how many were lost.
+/// Returns records per second, and the number of lost records.
 fn sustained(time: Duration) -> Result<(f64, u64), Failure> {
     let (recorder, mut recording) = pair(WhenFull::DropNewest)?;
     let (is_over, mut taken) = (AtomicBool::new(false), 0);
@@ -95,7 +95,8 @@ fn sustained(time: Duration) -> Result<(f64, u64), Failure> {
     Ok((made as f64 / took.as_secs_f64(), lost))
 }
 
-/// Records so many without a reader; then what is read, and what was lost.
+/// Records `records` events without a reader; returns their number, the number of events read afterwards, and the
+/// losses.
 fn filled(when_full: WhenFull, records: u64) -> Result<(u64, u64, Losses), Failure> {
     let (recorder, mut recording) = pair(when_full)?;
     record(&mut recorder.thread(), records);

@@ -1,11 +1,13 @@
-//! What recording, and standing ready, costs on this machine, each figure beside its rival's in the same process.
+//! The cost of recording and of standbys on this machine, each figure with that of a comparable library in the same
+//! process.
 //!
-//! `cargo run --release -p taskd-soak --example bench_trace` prints the tables, `--json` the figures as the last line. `--only cost,flow`
-//! runs some of the measurements; `python`, `training` and `standbys` use the Python environment of `pytorch_ddp`. `--quick` shrinks
-//! everything until it only shows that the program works. With `--features parquet` stored records stand beside Parquet.
-//!
+//! `cargo run --release -p taskd-soak --example bench_trace` prints the tables, `--json` the figures as the last line.
+//! `--only cost,flow` runs some of the measurements; `python`, `training` and `standbys` use the Python environment of
+//! `pytorch_ddp`. `--quick` reduces all counts and only checks that the program works. With `--features parquet` stored
+//! records are compared with Parquet, too.
 //! All that is compared is measured in turns, round after round; what is printed is the median of the rounds, the least and
-//! the most.
+//! All figures that are compared are measured in turns, round after round; the output has the median of the rounds, the
+//! minimum and the maximum.
 
 mod cost;
 mod flow;
@@ -34,7 +36,7 @@ struct Options {
     json: bool,
 }
 
-/// What can be measured.
+/// A measurement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Measurement {
     /// Cost of a record for its thread.
@@ -51,7 +53,7 @@ enum Measurement {
     Standbys,
 }
 
-/// What `--json` prints: the figures of what was measured.
+/// The output of `--json`: the figures of the measurements that were run.
 #[derive(Debug, Default, Serialize)]
 struct Figures {
     #[serde(flatten)]

@@ -1,6 +1,7 @@
-//! What recording costs a Python program and a real DDP training, in ranks that a launcher has started.
+//! The cost of recording for a Python program and a real DDP training, in ranks that a launcher has started.
 //!
-//! The programs are `bench_calls.py` and `bench_ddp.py` of `examples/soak/python`; they measure, and this compares.
+//! The programs are `bench_calls.py` and `bench_ddp.py` of `examples/soak/python`; they measure, and this module
+//! compares.
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -26,11 +27,11 @@ use taskd_pytorch::venv;
 /// Nanoseconds, each the median of all rounds.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub(crate) struct Calls {
-    /// A range's beginning and end through ctypes, the library's own functions.
+    /// Begin and end of a range through ctypes, by the library's own functions.
     python_range_ns_ctypes: f64,
     /// The same through the stable-ABI module.
     python_range_ns_abi3: f64,
-    /// One call of `taskd.range_start` or `taskd.range_end` while everything is off; the slower of the two ways.
+    /// One call of `taskd.range_start` or `taskd.range_end` with recording off; the slower of the two bindings.
     python_off_ns: f64,
     /// `taskd.range_start` and `taskd.range_end`.
     python_public_range_ns_ctypes: f64,
@@ -40,26 +41,26 @@ pub(crate) struct Calls {
     python_with_ns_abi3: f64,
 }
 
-/// What recording costs a training of two ranks.
+/// The cost of recording for a training of two ranks.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Training {
-    /// Of two collectives a step of some 100 ms, microseconds.
+    /// Time in hooks per collective in microseconds, with two collectives in a step of some 100 ms: the median.
     hook_us_per_collective_p50: f64,
-    /// Time in hooks, of a step of some 100 ms and of 10 ms, with two collectives each.
+    /// Time in hooks in percent of a step of some 100 ms and of 10 ms, with two collectives each.
     ddp_hook_percent_100ms: f64,
     ddp_hook_percent_10ms: f64,
-    /// The same with ten collectives a step of some 100 ms.
+    /// The same for ten collectives in a step of some 100 ms.
     ddp_hook_percent_100ms_10_collectives: f64,
-    /// How much longer a step takes by the clock with all kinds on than with all off.
+    /// Slowdown of a step by wall time with all kinds on, in percent of that with all off.
     ddp_wall_percent: f64,
-    /// In which interval that lies with 95 % confidence.
+    /// The 95 % confidence interval of the slowdown.
     ddp_wall_ci: (f64, f64),
-    /// Collectives that were recorded, and those that the group itself counted, in all runs.
+    /// Recorded collectives, and collectives that the group itself counted, in all runs.
     collectives_seen: u64,
     collectives_expected: u64,
 }
 
-/// What `bench_calls.py` prints.
+/// The output of `bench_calls.py`.
 #[derive(Debug, serde::Deserialize)]
 struct CallRounds {
     native: String,
@@ -69,32 +70,32 @@ struct CallRounds {
     off: Vec<f64>,
 }
 
-/// What `bench_ddp.py` prints.
+/// The output of `bench_ddp.py`.
 #[derive(Debug, serde::Deserialize)]
 struct Hooks {
     collectives_a_step: f64,
     hook_us: f64,
     hook_percent: f64,
-    /// By hook: the median of a call.
+    /// By hook: the median of a call, in microseconds.
     parts_us: BTreeMap<String, f64>,
     step_ms: f64,
     issued: u64,
 }
 
-/// The same of steps in blocks.
+/// The output of `bench_ddp.py` for steps in blocks.
 #[derive(Debug, serde::Deserialize)]
 struct Blocks {
     on_ms: Vec<f64>,
     off_ms: Vec<f64>,
 }
 
-/// An interpreter with torch.
+/// Returns an interpreter with torch.
 pub(crate) async fn interpreter() -> Result<PathBuf, Failure> {
     let located = tokio::task::spawn_blocking(|| venv::locate(&mut |line| println!("python        {line}")));
     Ok(located.await??)
 }
 
-/// Measures marks, and prints a table.
+/// Measures marks, prints a table, and returns the figures.
 pub(crate) async fn calls(python: &Path, quick: bool) -> Result<Calls, Failure> {
     let (rounds, times) = if quick { (3, 1_000) } else { (51, 10_000) };
     println!("\nnanoseconds in Python, {rounds} rounds of {times}, in turns: median (least to most)\n");
@@ -124,7 +125,7 @@ pub(crate) async fn calls(python: &Path, quick: bool) -> Result<Calls, Failure> 
     })
 }
 
-/// Measures trainings, and prints a table.
+/// Measures trainings, prints a table, and returns the figures.
 pub(crate) async fn training(python: &Path, quick: bool) -> Result<Training, Failure> {
     let (mut seen, mut expected) = (0, 0);
     println!("\na DDP training of two ranks (gloo), all kinds on; time in hooks by the clock of rank 0\n");
@@ -173,13 +174,13 @@ pub(crate) struct Script<'a> {
     name: &'a str,
     args: &'a [String],
     ranks: u32,
-    /// Through what it records: `ctypes` or `abi3`; empty for what there is.
+    /// The binding through which it records: `ctypes` or `abi3`; empty for the default.
     native: &'a str,
     standbys: Standbys,
 }
 
 impl<'a> Script<'a> {
-    /// As an unmodified launcher runs it.
+    /// Creates a program that is run as by an unmodified launcher.
     pub(crate) fn new(python: &'a Path, name: &'a str, args: &'a [String], ranks: u32) -> Script<'a> {
         Script { python, name, args, ranks, native: "", standbys: Standbys::template() }
     }
@@ -188,8 +189,8 @@ impl<'a> Script<'a> {
         Script { standbys, ..self }
     }
 
-    /// Runs it as a job whose records are taken out. Returns what rank 0 printed, and how many operations of process
-    /// groups it recorded.
+    /// Runs it as a job whose records are read. Returns what rank 0 printed, and how many operations of process groups
+    /// it recorded.
     pub(crate) async fn run<T: DeserializeOwned>(&self) -> Result<(T, u64), Failure> {
         let dir = tempfile::Builder::new().prefix("taskd-bench-").tempdir()?;
         let local = Arc::new(LocalLauncher::builder(dir.path().join("run")).job_name("bench").build().await?);
@@ -204,7 +205,7 @@ impl<'a> Script<'a> {
         let report = runtime.build()?.run().await;
         local.shutdown(Duration::ZERO).await?;
         if let Err(ended) = program::completed(&report) {
-            let kept = dir.keep(); // a rank's output says more than its exit status
+            let kept = dir.keep(); // a rank's output explains more than its exit status
             eprintln!("the ranks' output is kept in {}", kept.display());
             for rank in 0..self.ranks {
                 let stderr = kept.join(format!("run/procs/rank-{rank}.1/stderr.log"));
@@ -231,7 +232,7 @@ impl<'a> Script<'a> {
     }
 }
 
-/// A sink that counts what rank 0 began to communicate.
+/// Returns a sink that counts the communication operations that rank 0 began.
 fn counting(recorded: Arc<AtomicU64>) -> impl Fn(&Arc<RecordBatch>) + Send {
     move |batch: &Arc<RecordBatch>| {
         if batch.origin.rank == Rank(0) {

@@ -1,4 +1,4 @@
-//! The tracing libraries that recording is compared with, each doing what keeps a span for a reader.
+//! Other tracing libraries for comparison, each configured to keep a span for a reader.
 
 use super::cost::per_one;
 use fastrace::collector::{Config, Reporter, SpanRecord};
@@ -12,10 +12,10 @@ use tracing::subscriber::DefaultGuard;
 use tracing_subscriber::layer::{Context, Layer, SubscriberExt};
 use tracing_subscriber::registry::LookupSpan;
 
-/// Spans under one parent, so that none collects more than it would in a request or a step.
+/// Spans under one parent, so that no parent collects more than it would in a request or a step.
 const SPANS_PER_PARENT: u32 = 1000;
 
-/// fastrace with a collector that throws its spans away, in a thread of its own.
+/// fastrace with a collector that discards its spans in a separate thread.
 pub(crate) struct Fastrace;
 
 struct NoReporter;
@@ -32,7 +32,7 @@ impl Fastrace {
         Fastrace
     }
 
-    /// What one of so many spans costs this thread, in nanoseconds of its time on the CPU.
+    /// Returns the CPU time of this thread for one of `spans` spans, in nanoseconds.
     pub(crate) fn per_span(&self, spans: u32) -> f64 {
         per_one(spans.div_ceil(SPANS_PER_PARENT), || {
             let root = Span::root("step", SpanContext::random());
@@ -44,16 +44,16 @@ impl Fastrace {
     }
 }
 
-/// `tracing` with a layer that keeps each span's name, beginning and end.
+/// `tracing` with a layer that keeps the name, begin and end of each span.
 pub(crate) struct Tracing {
     _subscriber: DefaultGuard,
 }
 
-/// Keeps spans until there are many.
+/// Keeps a limited number of spans.
 #[derive(Default)]
 struct Keep(Mutex<Vec<(&'static str, Instant, Instant)>>);
 
-/// When a span was entered.
+/// The time when a span was entered.
 struct Entered(Instant);
 
 impl<S: tracing::Subscriber + for<'a> LookupSpan<'a>> Layer<S> for Keep {
@@ -84,7 +84,7 @@ impl Tracing {
         Tracing { _subscriber: tracing::subscriber::set_default(subscriber) }
     }
 
-    /// What one of so many spans costs this thread, in nanoseconds of its time on the CPU.
+    /// Returns the CPU time of this thread for one of `spans` spans, in nanoseconds.
     pub(crate) fn per_span(&self, spans: u32) -> f64 {
         per_one(spans, || {
             drop(black_box(tracing::info_span!("forward").entered()));

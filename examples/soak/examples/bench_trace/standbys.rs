@@ -1,5 +1,5 @@
-//! What a job's first minute costs while its standbys come up: they import torch and take a step of their own, at low priority, on
-//! cores that ranks keep busy.
+//! The cost of a job's first minute while its standbys start: they import torch and run a step of their own, at low
+//! priority, on cores that ranks keep busy.
 //!
 //! The program is `bench_ddp.py` of `examples/soak/python`, with the same work in every run.
 
@@ -11,23 +11,23 @@ use taskd_examples::overhead::Overhead;
 use taskd_examples::program::Failure;
 use taskd_examples::samples::Samples;
 
-/// How much longer steps take with standbys than without.
+/// Slowdown of steps with standbys.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Figures {
-    /// The first steps of a job, some forty seconds, while standbys come up.
+    /// The first steps of a job, some forty seconds, while standbys start.
     standbys_first_steps: Overhead,
-    /// As many steps behind them, when standbys wait.
+    /// As many steps after these, when all standbys wait.
     standbys_later_steps: Overhead,
 }
 
-/// What the program prints: how long its first steps took, and as many behind them, in seconds.
+/// The output of the program: the time of its first steps, and of as many after these, in seconds.
 #[derive(Debug, Deserialize)]
 struct Halves {
     first_s: f64,
     later_s: f64,
 }
 
-/// Measures jobs with standbys and without, in turns, and prints a table.
+/// Measures jobs with standbys and without, in turns, prints a table, and returns the figures.
 pub(crate) async fn measure(python: &Path, quick: bool) -> Result<Figures, Failure> {
     let (pairs, steps) = if quick { (1, 10) } else { (5, 800) };
     println!(

@@ -1,4 +1,4 @@
-//! What stored records take, and how fast they are written and read, beside the lines that they are stored as elsewhere.
+//! Size of stored records and the speed of writing and reading them, compared with other formats.
 
 use super::cost::per_one;
 use flate2::Compression;
@@ -15,7 +15,7 @@ use taskd_core::trace::{RecordBatch, TimedRecord};
 use taskd_examples::program::Failure;
 use taskd_examples::samples::Samples;
 
-/// Bytes of a record, and records a second of one thread's time on the CPU, each the median of all rounds.
+/// Bytes of a record, and records per second of a thread's CPU time, each the median of all rounds.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub(crate) struct Figures {
     bytes_per_record: f64,
@@ -25,17 +25,17 @@ pub(crate) struct Figures {
     read_records_per_s: f64,
     jsonl_store_records_per_s: f64,
     jsonl_read_records_per_s: f64,
-    /// With the feature `parquet`.
+    /// Only with the feature `parquet`.
     #[serde(skip_serializing_if = "Option::is_none")]
     parquet_bytes_per_record: Option<f64>,
 }
 
-/// Steps of a batch: those of a second, which the store writes at once.
+/// Steps in a batch: those of one second, which the store writes at once.
 const STEPS_PER_BATCH: usize = 10;
-/// All-reduces of a step.
+/// All-reduces in a step.
 const BUCKETS: u32 = 5;
 
-/// Measures, and prints a table.
+/// Measures, prints a table, and returns the figures.
 pub(crate) fn measure(quick: bool) -> Result<Figures, Failure> {
     let (rounds, steps) = if quick { (3, 100) } else { (21, 5_000) };
     let batches = batches(steps);
@@ -67,7 +67,7 @@ pub(crate) fn measure(quick: bool) -> Result<Figures, Failure> {
     })
 }
 
-/// What a rank of four records, in batches as the store writes them: thread by thread.
+/// Returns the records of a rank of four, in batches as the store writes them: thread by thread.
 fn batches(steps: u64) -> Vec<RecordBatch> {
     let job = SyntheticJob::new(4).steps(steps).buckets(BUCKETS);
     let of_rank: Vec<RecordBatch> = job.run().filter(|batch| batch.origin.rank == Rank(0)).collect();
@@ -79,12 +79,12 @@ fn batches(steps: u64) -> Vec<RecordBatch> {
     of_rank.chunks(STEPS_PER_BATCH).map(together).collect()
 }
 
-/// What was measured of a format.
+/// The figures of a format.
 #[derive(Debug, Default)]
 struct Format {
-    /// Of a record.
+    /// Bytes of a record.
     bytes: f64,
-    /// Millions of records a second.
+    /// Millions of records per second.
     written: Samples,
     read: Samples,
 }
@@ -137,7 +137,7 @@ fn to_gzip(batches: &[RecordBatch]) -> io::Result<Vec<u8>> {
     writer.into_inner().finish()
 }
 
-/// Bytes of a record in a Parquet file of all of them.
+/// Returns the bytes of a record in a Parquet file of all records.
 #[cfg(feature = "parquet")]
 fn parquet(batches: &[RecordBatch]) -> io::Result<Option<f64>> {
     let mut writer = taskd_core::trace::export::parquet::ParquetWriter::new(Vec::new())?;

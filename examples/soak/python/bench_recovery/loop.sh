@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# What bench_recovery starts where no launcher is: a loop of the shell.
+# Shell loop that restarts processes of bench_recovery without a launcher.
 #
-#   loop.sh ranks COUNT PORT COMMAND...   as many as there are ranks; when one ends the others are killed, and all start again
-#   loop.sh one COMMAND...                one process, again and again
+#   loop.sh ranks COUNT PORT COMMAND...   COUNT ranks; when one ends, the others are killed and all restart
+#   loop.sh one COMMAND...                one process, restarted whenever it ends
 set -u
 
 if [ "$1" = one ]; then
@@ -22,5 +22,5 @@ while :; do
     done
     wait -n "${ranks[@]}"
     kill -9 "${ranks[@]}" 2> /dev/null
-    port=$((port + 1)) # no rank is waited for: those that come have a port where they do not meet those that go
+    port=$((port + 1)) # the old ranks may still be ending: new ones use another port, to avoid them
 done

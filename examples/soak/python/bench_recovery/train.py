@@ -1,17 +1,18 @@
-"""The training that bench_recovery runs under every system: the same model, data, pace and checkpoints, a mode for each
-kind.
+"""The training that bench_recovery runs under every system: the same model, data, pace and checkpoints, in a mode for
+each kind of system.
 
-    plain    by the environment of torchrun; a lost rank ends this process, and the next start finds the checkpoint
-    steps    the same with `taskd.steps` around the loop: the process of a rank that lives is kept
+    plain    configured by torchrun's environment; the loss of a rank ends this process, and the next start loads the
+             checkpoint
+    steps    the same with `taskd.steps` around the loop: surviving ranks keep their processes
     inproc   the loop of `plain` in NVRx's in-process restart
     torchft  a replica of one rank each, under torchft's manager
 
-Every rank writes one line for each step that it has completed to DIR/steps.RANK.PID.jsonl: when, of which rank, in a
-world of how many, in which life of the loop, and the hash of the state after it. Rank 0 keeps a checkpoint,
-DIR/checkpoint, every few steps. If there is a file DIR/fault.RANK, that rank's next step raises an exception, and
-DIR/struck.RANK has the time.
+Every rank writes one line for each step that it has completed to DIR/steps.RANK.PID.jsonl: time, rank, size of the
+world, life of the loop, and the hash of the state after the step. Rank 0 saves a checkpoint, DIR/checkpoint, every few
+steps. If there is a file DIR/fault.RANK, that rank's next step raises an exception, whose time is written to
+DIR/struck.RANK.
 
-Imports and first uses that one system needs count for that system only.
+Imports and first uses that only one system needs are counted for that system only.
 """
 
 import argparse
@@ -27,7 +28,7 @@ import torch.distributed as dist
 
 CHECKPOINT_EVERY = 10  # steps
 SAMPLES = 32
-# a collective operation that takes so long has failed; so long a start takes nowhere
+# time limit of a collective operation; longer than any start takes
 LOST_AFTER = timedelta(seconds=10)
 
 parser = argparse.ArgumentParser()
@@ -42,8 +43,8 @@ torch.set_num_threads(1)
 
 
 class Momentum(torch.optim.Optimizer):
-    """Gradient descent with momentum. torch's own imports a compiler (about 1 s) when it is made, for which each
-    restart of each system would be charged; so what does that is not used."""
+    """Gradient descent with momentum. torch's own optimizer imports a compiler when it is created (about 1 s), which
+    would count in each restart of each system; the method that imports it is overridden here."""
 
     def __init__(self, parameters):
         super().__init__(parameters, {})
@@ -61,7 +62,7 @@ class Momentum(torch.optim.Optimizer):
 
 
 class Training:
-    """The model, its optimizer, and one step of them."""
+    """The model and its optimizer, with one step of both."""
 
     def __init__(self):
         torch.manual_seed(7)
@@ -72,18 +73,18 @@ class Training:
         self.lines = None
 
     def has_rank(self, rank, life=0):
-        """From here on its lines are this rank's, in this life of the loop."""
+        """Sets rank and life of the loop for all further lines."""
         self.rank, self.life = rank, life
         self.lines = open(path_of("steps", rank, "%d.jsonl" % os.getpid()), "a", buffering=1)
 
     def tensors(self):
-        """All state: each parameter with its momentum."""
+        """Yields the whole state: each parameter with its momentum."""
         for parameter, state in self.optimizer.state.items():
             yield parameter.detach()
             yield state["momentum"]
 
     def gradients(self, step, rank):
-        """Forward and backward on the rank's own samples of this step."""
+        """Runs forward and backward on the rank's own samples of this step."""
         time.sleep(options.pace_ms / 1000.0)  # stands for a larger model
         samples = torch.randn(SAMPLES, 64, generator=torch.Generator().manual_seed(1 + 64 * step + rank))
         for parameter in self.model.parameters():
@@ -92,7 +93,7 @@ class Training:
         return torch.cat([parameter.grad.view(-1) for parameter in self.model.parameters()])
 
     def update(self, mean):
-        """The optimizer's step, by the mean of all ranks' gradients."""
+        """Applies the optimizer's step to the mean of all ranks' gradients."""
         at = 0
         for parameter in self.model.parameters():
             parameter.grad.copy_(mean[at : at + parameter.numel()].view_as(parameter))
@@ -100,13 +101,13 @@ class Training:
         self.optimizer.step()
 
     def step(self, step, rank, world):
-        """One whole step, with torch's own groups."""
+        """Runs one complete step, with torch's own groups."""
         flat = self.gradients(step, rank)
         dist.all_reduce(flat)
         self.update(flat.div_(world))
 
     def completed(self, step, world):
-        """Notes a step that is done."""
+        """Writes the line of a completed step."""
         at = time.monotonic()
         found = hashlib.sha256()
         for tensor in self.tensors():
@@ -115,13 +116,13 @@ class Training:
         self.lines.write(json.dumps(dict(line, sha256=found.hexdigest())) + "\n")
 
     def save(self, step):
-        """A checkpoint that is there as a whole or not at all, before this step."""
+        """Saves a checkpoint before this step, completely or not at all, if one is due."""
         if step % CHECKPOINT_EVERY == 0:
             parts = [struct.pack("<q", step)] + [tensor.numpy().tobytes() for tensor in self.tensors()]
             write("checkpoint", b"".join(parts))
 
     def load(self):
-        """Takes the checkpoint, if there is one; the step to go on with."""
+        """Loads the checkpoint, if there is one; returns the step to continue with."""
         try:
             with open(path_of("checkpoint"), "rb") as file:
                 data = bytearray(file.read())
@@ -140,7 +141,7 @@ def path_of(*parts):
 
 
 def write(name, data):
-    """A file that is there as a whole or not at all."""
+    """Writes a file completely or not at all."""
     new = path_of(name, os.getpid(), "new")
     with open(new, "wb") as file:
         file.write(data)
@@ -148,7 +149,7 @@ def write(name, data):
 
 
 def strike(rank):
-    """Fails once, if it is asked to."""
+    """Raises an exception once, if it is requested."""
     try:
         os.remove(path_of("fault", rank))
     except FileNotFoundError:
@@ -158,7 +159,7 @@ def strike(rank):
 
 
 def plain(life=0, ping=None):
-    """The loop as it is written for torchrun."""
+    """Runs the loop as it is written for torchrun."""
     dist.init_process_group("gloo", timeout=LOST_AFTER)
     rank, world = dist.get_rank(), dist.get_world_size()
     training = Training()
@@ -177,13 +178,13 @@ def plain(life=0, ping=None):
 
 
 def steps():
-    """The same in taskd's step loop."""
+    """Runs the same in taskd's step loop."""
     import taskd
 
     dist.init_process_group("gloo", timeout=LOST_AFTER)
     training = Training()
     computed = noted = None
-    rank = 0  # of one that warms up: what it computes counts for nothing
+    rank = 0  # during a warm-up, whose results are discarded
 
     def with_rank():
         nonlocal rank
@@ -193,7 +194,7 @@ def steps():
     state = {"model": training.model, "optimizer": training.optimizer}
     for step in taskd.steps(state, until=options.steps, start=training.load(), with_rank=with_rank):
         done = None if step.warming else step.committed
-        if done is not None and done == computed != noted:  # what it copied from another rank it has not completed
+        if done is not None and done == computed != noted:  # a copied step was not completed here
             training.completed(done, dist.get_world_size())
             noted = done
             if rank == 0:
@@ -207,26 +208,26 @@ def steps():
 
 
 def inproc():
-    """The plain loop in NVRx's wrapper, which calls it anew in each rank that lives."""
+    """Runs the plain loop in NVRx's wrapper, which calls it again in each surviving rank."""
     import nvidia_resiliency_ext.inprocess as inprocess
 
     settings = {name: timedelta(seconds=seconds) for name, seconds in options.tuning["seconds"].items()}
     active = options.tuning.get("active")
-    if active is not None:  # the ranks above are a warm reserve
+    if active is not None:  # higher ranks are a warm reserve
         assign = inprocess.rank_assignment
         settings["rank_assignment"] = inprocess.Compose(assign.MaxActiveWorldSize(active), assign.ShiftRanks())
     port = int(os.environ["TRAIN_PORT"])
 
     @inprocess.Wrapper(**settings)
     def entry(call_wrapper: inprocess.CallWrapper = None):
-        os.environ["MASTER_PORT"] = str(port + call_wrapper.iteration)  # each life has a store of its own
+        os.environ["MASTER_PORT"] = str(port + call_wrapper.iteration)  # a store for each life
         plain(call_wrapper.iteration, call_wrapper.ping)
 
     entry()
 
 
 def torchft():
-    """A replica, which copies its state from one that lives when it is new."""
+    """Runs a replica; a new one copies its state from a living one."""
     from torchft import Manager, ProcessGroupGloo
 
     rank, training = int(os.environ["REPLICA_GROUP_ID"]), Training()
@@ -236,7 +237,7 @@ def torchft():
         for tensor, value in zip(training.tensors(), state):
             tensor.copy_(value)
 
-    store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)  # of this replica's one rank
+    store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)  # for this replica's one rank
     manager = Manager(
         pg=ProcessGroupGloo(timeout=LOST_AFTER),
         load_state_dict=load,
@@ -254,7 +255,7 @@ def torchft():
     while True:
         manager.start_quorum()
         flat = training.gradients(manager.current_step(), rank)
-        manager.allreduce(flat).wait()  # not its DDP, in which a survivor dies when a peer does inside of an operation
+        manager.allreduce(flat).wait()  # not its DDP, in which survivors of a lost peer die
         if manager.should_commit():
             training.update(flat)
             if manager.is_participating():  # a new rank only copies in its first step

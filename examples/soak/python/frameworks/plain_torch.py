@@ -12,7 +12,7 @@ WIDTH, BATCH = 32, 16
 
 
 def samples(number, rank):
-    """The batch of a step."""
+    """Returns the batch of a step."""
     generator = torch.Generator().manual_seed(1000 * number + rank)
     inputs = torch.randn(BATCH, WIDTH, generator=generator)
     return inputs, torch.sin(2 * inputs)
@@ -24,7 +24,7 @@ def layers(seed):
 
 
 class Training:
-    """What all of them have: a file for each rank, written beside and renamed."""
+    """Base of all trainings: a checkpoint file for each rank, written under another name and renamed."""
 
     def __init__(self, options, notes):
         self.options, self.rank, self.world = options, notes.rank, notes.world
@@ -59,7 +59,7 @@ class Training:
 
 
 class Ddp(Training):
-    """Replicas, with dropout and batch normalisation, whose random numbers and averages are each rank's own."""
+    """Replicas with dropout and batch normalisation, whose random numbers and averages differ between ranks."""
 
     def make(self):
         torch.manual_seed(1)
@@ -80,7 +80,7 @@ class Ddp(Training):
 
 
 class Zero1(Ddp):
-    """The optimizer's state is shared out among the ranks; rank 0 saves all of it."""
+    """Replicas that shard the optimizer's state; rank 0 saves all of it."""
 
     def make(self):
         from torch.distributed.optim import ZeroRedundancyOptimizer

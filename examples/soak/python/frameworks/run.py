@@ -1,8 +1,8 @@
-"""One small training by a framework's own means, with or without `taskd.steps`, that goes on from its own checkpoints.
+"""A small training in a framework's own way, with or without `taskd.steps`, that resumes from its own checkpoints.
 
-It writes a line for each completed step to DIR/steps.RANK.PID.jsonl, with the loss to the bit, and at the end the hash
-of this rank's parameters and optimizer to DIR/result.RANK.json. Batches are chosen by the number of the step, so that a
-training that was interrupted has to end with the bits of one that was not.
+It writes a line for each completed step to DIR/steps.RANK.PID.jsonl, with all bits of the loss, and at the end the hash
+of this rank's parameters and optimizer to DIR/result.RANK.json. Batches depend only on the number of the step, so that
+an interrupted training must end with the same bits as an undisturbed one.
 """
 
 import argparse
@@ -40,7 +40,7 @@ def options():
 
 
 class Notes:
-    """What this rank has completed, and with what it ends."""
+    """The steps that this rank has completed, and its result."""
 
     def __init__(self, options):
         self.options, self.rank, self.world = options, int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
@@ -50,8 +50,8 @@ class Notes:
         time.sleep(self.options.pace_ms / 1000.0)
 
     def step(self, number, loss):
-        """A step is complete; `loss`, a number or a tensor, is None on a rank that has none (a stage of a pipeline that
-        is not the last)."""
+        """Writes the line of a completed step; `loss`, a number or a tensor, is None on a rank without loss (a pipeline
+        stage that is not the last)."""
         bits = None if loss is None else float(loss.detach() if hasattr(loss, "detach") else loss).hex()
         self.lines.write(json.dumps({"step": number, "loss": bits}) + "\n")
 
@@ -61,7 +61,7 @@ class Notes:
         open(os.path.join(self.options.dir, "saved.%d.%d" % (number, self.rank)), "w").close()
 
     def newest(self):
-        """The step of the newest checkpoint that is whole; 0 where there is none."""
+        """Returns the step of the newest complete checkpoint; 0 if there is none."""
         parts = [name.split(".")[1:] for name in os.listdir(self.options.dir) if name.startswith("saved.")]
         numbers = [int(number) for number, _ in parts]
         return max((number for number in set(numbers) if numbers.count(number) == self.world), default=0)
@@ -74,7 +74,7 @@ class Notes:
 
 
 def digest(modules, optimizers):
-    """SHA-256 over what this rank has of parameters, buffers and the states of optimizers."""
+    """Returns the SHA-256 over this rank's parameters, buffers and optimizer states."""
     import torch
 
     found = hashlib.sha256()
@@ -97,7 +97,7 @@ def digest(modules, optimizers):
 
 
 def train(program, notes):
-    """The loop of a program that has none of its own."""
+    """Runs the loop of a program whose framework has none."""
     options, start = program.options, program.load(notes.newest())
     if not options.taskd_steps:
         for number in range(start, options.steps):

@@ -28,12 +28,12 @@ class Sharded:
         return {"model": self.model, "optimizer": self.optimizer}
 
     def shard(self, world):
-        """Shards the model; which part of the data is this rank's."""
+        """Shards the model; returns which part of the data is this rank's."""
         what = self.options.what
         if what == "tensor-parallel":
             mesh = init_device_mesh("cpu", (world,))
             parallelize_module(self.model, mesh, {"0": ColwiseParallel(), "2": RowwiseParallel()})
-            return 0  # all ranks compute one and the same batch
+            return 0  # all ranks compute the same batch
         if what == "hsdp":
             mesh = init_device_mesh("cpu", (2, world // 2), mesh_dim_names=("replicate", "shard"))
         else:

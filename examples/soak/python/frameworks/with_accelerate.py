@@ -1,5 +1,5 @@
-"""A loop by accelerate, with gradients of several batches in a step, and checkpoints by `save_state` at the ends of
-epochs."""
+"""A loop with accelerate, with gradients of several batches in a step, and checkpoints by `save_state` at the end of
+each epoch."""
 
 import os
 
@@ -16,7 +16,7 @@ ACCUMULATED, BATCH = 2, 8
 class Training:
     def __init__(self, options, notes):
         self.options, self.notes = options, notes
-        loaders = DataLoaderConfiguration(use_seedable_sampler=True)  # else a resumed training has another order
+        loaders = DataLoaderConfiguration(use_seedable_sampler=True)  # otherwise a resumed training has another order
         self.accelerator = Accelerator(cpu=True, gradient_accumulation_steps=ACCUMULATED, dataloader_config=loaders)
         set_seed(7)
         generator = torch.Generator().manual_seed(0)
@@ -29,7 +29,7 @@ class Training:
         self.model, self.optimizer, self.loader, self.scheduler = prepared
 
     def batch(self, inputs, targets):
-        """One of the batches of a step."""
+        """Computes one of the batches of a step."""
         with self.accelerator.accumulate(self.model):
             loss = nn.functional.mse_loss(self.model(inputs), targets)
             self.accelerator.backward(loss)
@@ -66,7 +66,7 @@ class Training:
                     last = epoch * self.options.every + at // ACCUMULATED, loss
                     if at + 1 < len(self.loader):
                         self.completed(*last)
-            self.completed(*last)  # behind the loader, whose end counts the epoch
+            self.completed(*last)  # after the loader, whose end counts the epoch
 
     def with_steps(self, start):
         import taskd

@@ -1,4 +1,4 @@
-"""ZeRO-1 by DeepSpeed, with its own checkpoints."""
+"""ZeRO-1 with DeepSpeed, with its own checkpoints."""
 
 import os
 
@@ -11,7 +11,7 @@ from plain_torch import WIDTH, samples
 from run import train
 from torch import nn
 
-deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False  # else it is compiled, and not all operations are gloo's
+deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False  # else it is compiled, and some operations bypass gloo
 
 CONFIG = {
     "train_micro_batch_size_per_gpu": 16,

@@ -1,4 +1,4 @@
-"""Lightning's Trainer, which has the loop and the checkpoints, at the ends of epochs."""
+"""Lightning's Trainer, which has its own loop, and checkpoints at the end of each epoch."""
 
 import os
 
@@ -30,7 +30,7 @@ class Model(lightning.LightningModule):
 
 
 def newest(directory):
-    """A checkpoint has its name when it is whole."""
+    """Returns the newest checkpoint, which gets its name only when it is complete."""
     names = [name for name in os.listdir(directory) if name.endswith(".ckpt")] if os.path.isdir(directory) else []
     return max(
         (os.path.join(directory, name) for name in names),

@@ -1,4 +1,4 @@
-"""Hugging Face's Trainer, which has the loop and the checkpoints."""
+"""Hugging Face's Trainer, which has its own loop and checkpoints."""
 
 import os
 
@@ -35,7 +35,7 @@ class Saved(TrainerCallback):
         self.notes = notes
 
     def on_save(self, args, state, control, **_):
-        if state.global_step < state.max_steps:  # from one of the last step the Trainer would train one more
+        if state.global_step < state.max_steps:  # from a checkpoint of the last step the Trainer would train one more
             self.notes.saved(state.global_step)
 
 

@@ -1,4 +1,4 @@
-//! The account: what each system took, as a table and as JSON.
+//! The account: the recovery times of each system, as a table and as JSON.
 
 use super::Failure;
 use super::candidates::Candidate;
@@ -6,47 +6,47 @@ use serde::Serialize;
 use std::fmt::Write as _;
 use taskd_examples::samples::Samples;
 
-/// What came of one repetition.
+/// The result of one repetition.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Came {
-    /// Not within the bound.
+    /// The job did not recover within the bound.
     NotBack,
-    /// The job went on.
+    /// The job recovered.
     Back {
-        /// From the fault to the first step that all have completed.
+        /// From the fault to the first step that all ranks have completed.
         seconds: f64,
         steps_lost: u64,
-        /// Whether it had the undisturbed run's state in every step; `None` where that cannot be.
+        /// True if it had the undisturbed run's state after every step; `None` if the states cannot be compared.
         state_equal: Option<bool>,
     },
 }
 
-/// What one system took, in one variant. Times are in seconds from the fault to the first step that all ranks have
-/// completed.
+/// The recoveries of one system in one variant. Times are in seconds from the fault to the first step that all ranks
+/// have completed.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct Row {
     /// taskd, torchrun, `ft_launcher`, nvrx-inprocess, torchft or floor.
     pub(super) system: &'static str,
-    /// Which of its ways.
+    /// The system's variant.
     pub(super) variant: &'static str,
     /// Ranks that trained before the fault.
     pub(super) ranks: u32,
-    /// Faults.
+    /// Number of faults.
     pub(super) n: usize,
-    /// The time in the middle; null where it never came back.
+    /// The median; null if the system never recovered.
     pub(super) median_s: Option<f64>,
-    /// The least time.
+    /// The minimum.
     pub(super) min_s: Option<f64>,
-    /// The greatest time.
+    /// The maximum.
     pub(super) max_s: Option<f64>,
-    /// How often it did not come back within the bound; these are not among the times.
+    /// Faults after which the system did not recover within the bound; these are not among the times.
     pub(super) stalls: usize,
-    /// The most steps that had been completed before a fault and were done again.
+    /// Maximum of the steps that had been completed before a fault and were repeated.
     pub(super) steps_lost_max: Option<u64>,
-    /// Whether every step ended in the undisturbed run's state; null where fewer ranks have trained, or it never came
-    /// back.
+    /// True if every step ended in the undisturbed run's state; null if fewer ranks have trained, or if the system
+    /// never recovered.
     pub(super) state_equal: Option<bool>,
-    /// Whether as many ranks as before trained in the step that counts as its coming back.
+    /// True if the step that counts as the recovery was trained by as many ranks as before.
     pub(super) world_kept: bool,
     #[serde(skip)]
     candidate: Candidate,
@@ -84,8 +84,8 @@ impl Came {
     }
 }
 
-/// For people: a row for each system and variant, which were to be hit `n` times; then how ours stand beside the
-/// others, where both were measured.
+/// Returns the account as text: a row for each system and variant, each with `n` planned faults; then the comparison of
+/// taskd with the other systems, as far as both were measured.
 pub(crate) fn table(rows: &[Row], n: u32) -> String {
     let mut out = String::from(
         "\n  system          variant           ranks    n   median, s       min       max  stalls  steps lost  state    world kept\n",
@@ -120,7 +120,7 @@ pub(crate) fn table(rows: &[Row], n: u32) -> String {
     out + &beside_peers(rows).unwrap_or_default() + &beside_floor(rows).unwrap_or_default()
 }
 
-/// Whether ours are as they should be.
+/// Checks that taskd's rows are as expected.
 ///
 /// # Errors
 /// They are not.

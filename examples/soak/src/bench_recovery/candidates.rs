@@ -1,6 +1,6 @@
-//! The systems that are compared, and what is to be seen of each once it has recovered.
+//! The compared systems, and the condition for the recovery of each.
 //!
-//! It starts nothing; how each is started is in `ours` and `peers`.
+//! It starts nothing: `ours` and `peers` start the systems.
 
 use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
@@ -9,14 +9,14 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, ValueEnum, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Candidate {
-    /// taskd, where a rank raises an exception: all processes live, and repeat the step.
+    /// taskd: a rank raises an exception, all processes stay alive and repeat the step.
     TaskdRetry,
-    /// taskd, where a rank is killed: a standby takes its place, the others keep their processes.
+    /// taskd: a rank is killed and a standby takes its place, the others keep their processes.
     TaskdRecoverInPlace,
-    /// taskd on two hosts with a guard each, where a rank's guard is killed, and the rank with it: a standby of the
-    /// other host takes its place. All processes run on this machine.
+    /// taskd on two hosts with a guard each: a rank's guard is killed, and the rank with it; a standby of the other
+    /// host takes its place. All processes run on this machine.
     TaskdRecover,
-    /// taskd, where a rank is killed: the others train without it. The job allows no cheaper strategy.
+    /// taskd: a rank is killed and the others train without it. The job allows no cheaper strategy.
     TaskdShrink,
     /// taskd and an unmodified script: all ranks restart, from standbys.
     TaskdRestartStandby,
@@ -38,7 +38,7 @@ pub enum Candidate {
     Floor,
 }
 
-/// What is done to one rank.
+/// The fault that is injected into one rank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fault {
     /// SIGKILL to its process.
@@ -49,18 +49,18 @@ pub(crate) enum Fault {
     Exception,
 }
 
-/// Which of the steps after a fault show that the job has recovered: the first that as many ranks as `world` have
-/// completed in a world of that size.
+/// The condition for a recovery: the first step after a fault that `world` ranks have completed in a world of that
+/// size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Recovered {
-    /// How many ranks go on.
+    /// Number of ranks that continue.
     pub(crate) world: u32,
-    /// Every rank's loop begins again: what loops do that were there before does not count.
+    /// True if every rank's loop starts again: steps of loops that existed before the fault do not count.
     pub(crate) anew: bool,
 }
 
 impl Candidate {
-    /// The system, as the account calls it.
+    /// Returns the name of the system in the account.
     #[must_use]
     pub fn system(self) -> &'static str {
         match self {
@@ -78,7 +78,7 @@ impl Candidate {
         }
     }
 
-    /// Its variant, as the account calls it.
+    /// Returns the name of the variant in the account.
     #[must_use]
     pub fn variant(self) -> &'static str {
         match self {
@@ -96,7 +96,7 @@ impl Candidate {
         }
     }
 
-    /// Whether it is one of taskd's.
+    /// Returns true if the system is taskd.
     pub(crate) fn is_ours(self) -> bool {
         self.system() == "taskd"
     }
@@ -106,7 +106,7 @@ impl Candidate {
         !self.is_ours() && self != Candidate::Floor
     }
 
-    /// What it is hit by.
+    /// Returns the fault that is injected.
     pub(crate) fn fault(self) -> Fault {
         match self {
             Candidate::TaskdRetry => Fault::Exception,
@@ -115,17 +115,17 @@ impl Candidate {
         }
     }
 
-    /// Whether as many ranks as before train once it has recovered.
+    /// Returns true if as many ranks as before train after the recovery.
     pub(crate) fn keeps_world(self) -> bool {
         !matches!(self, Candidate::TaskdShrink | Candidate::NvrxShrink | Candidate::TorchftShrink)
     }
 
-    /// Whether it can have the undisturbed run's state: in no step fewer ranks have trained.
+    /// Returns true if it can have the undisturbed run's state: fewer ranks train in no step.
     pub(crate) fn can_have_same_state(self) -> bool {
         self.keeps_world() && self != Candidate::TorchftRejoin
     }
 
-    /// What shows that it has recovered, of so many ranks.
+    /// Returns the condition for its recovery in a job of `ranks` ranks.
     pub(crate) fn recovered(self, ranks: u32) -> Recovered {
         let keeps_loops = matches!(
             self,

@@ -1,4 +1,5 @@
-//! What the script writes of its steps, and what follows from it: when a job that was hit has recovered, what it lost.
+//! The script's record of its steps, and what follows from it: when a job has recovered from a fault, and the steps
+//! that it lost.
 
 use super::candidates::Recovered;
 use crate::outside::notes::Tail;
@@ -15,15 +16,15 @@ pub(crate) struct Line {
     pub(crate) step: u64,
     pub(crate) rank: u32,
     pub(crate) pid: i32,
-    /// How many ranks have trained in it.
+    /// Number of ranks that trained in it.
     pub(crate) world: u32,
-    /// Counts the beginnings of the loop in this process.
+    /// Number of the loop in this process.
     pub(crate) life: u64,
     /// SHA-256 of the state after it.
     pub(crate) sha256: String,
 }
 
-/// All lines of a job so far.
+/// All lines of a job up to now.
 #[derive(Debug)]
 pub(crate) struct Lines {
     dir: PathBuf,
@@ -31,25 +32,25 @@ pub(crate) struct Lines {
     pub(crate) all: Vec<Line>,
 }
 
-/// What was there when the fault came.
+/// The state of the job when the fault occurred.
 #[derive(Debug)]
 pub(crate) struct Before {
-    /// When it came.
+    /// Time of the fault.
     pub(crate) at: f64,
     /// The newest step that all ranks had completed.
     step: u64,
-    /// The loops that there were: process and life.
+    /// The loops that existed: process and number.
     loops: BTreeSet<(i32, u64)>,
 }
 
-/// That a job has recovered.
+/// The recovery of a job.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Recovery {
-    /// When all had completed the first step after it.
+    /// When all ranks had completed the first step after the fault.
     pub(crate) at: f64,
-    /// Which.
+    /// That step.
     pub(crate) step: u64,
-    /// How many steps had been completed before and are done again.
+    /// Steps that had been completed before the fault and are repeated.
     pub(crate) steps_lost: u64,
 }
 
@@ -58,7 +59,7 @@ impl Lines {
         Lines { dir: dir.to_owned(), tails: BTreeMap::new(), all: Vec::new() }
     }
 
-    /// Takes in what has been written since the last call.
+    /// Reads the lines that have been written since the last call.
     pub(crate) fn look(&mut self) {
         for file in fs::read_dir(&self.dir).into_iter().flatten().flatten() {
             if file.file_name().to_string_lossy().starts_with("steps.") {
@@ -70,19 +71,19 @@ impl Lines {
         self.all.extend(new.filter_map(|line| serde_json::from_str::<Line>(&line).ok()));
     }
 
-    /// Whether so many ranks train together.
+    /// Returns true if `ranks` ranks train together.
     pub(crate) fn has_world(&self, ranks: u32) -> bool {
         let together = self.all.iter().filter(|line| line.world == ranks);
         together.map(|line| line.rank).collect::<BTreeSet<u32>>().len() == ranks as usize
     }
 
-    /// The process of a rank: the one that wrote its newest line.
+    /// Returns the process of a rank: the one that wrote its newest line.
     pub(crate) fn process_of(&self, rank: u32) -> Option<i32> {
         let of_rank = self.all.iter().filter(|line| line.rank == rank);
         of_rank.max_by(|a, b| a.t.total_cmp(&b.t)).map(|line| line.pid)
     }
 
-    /// What was there at that moment.
+    /// Returns the state of the job at the time `at`.
     pub(crate) fn before(&self, at: f64) -> Before {
         let mut newest: BTreeMap<u32, u64> = BTreeMap::new();
         for line in self.all.iter().filter(|line| line.t <= at) {
@@ -93,8 +94,8 @@ impl Lines {
         Before { at, step: newest.into_values().min().unwrap_or(0), loops }
     }
 
-    /// The first step that enough ranks have completed after the fault. Where one of them has done it twice, the last
-    /// time counts.
+    /// Returns the first step that `wanted.world` ranks have completed after the fault. If a rank has completed it
+    /// twice, the later time counts.
     pub(crate) fn recovery(&self, before: &Before, wanted: Recovered) -> Option<Recovery> {
         let mut steps: BTreeMap<u64, BTreeMap<u32, f64>> = BTreeMap::new();
         let is_after = |line: &&Line| line.t > before.at && line.world == wanted.world;
@@ -109,13 +110,13 @@ impl Lines {
         Some(Recovery { at, step, steps_lost: (before.step + 1).saturating_sub(step) })
     }
 
-    /// The state after each step, by the lines of any rank.
+    /// Returns the state after each step, from the lines of any rank.
     pub(crate) fn states(&self) -> BTreeMap<u64, String> {
         self.all.iter().map(|line| (line.step, line.sha256.clone())).collect()
     }
 
-    /// Whether every step of every rank ended in the state of the same step there; `None` where no step can be
-    /// compared.
+    /// Returns true if every step of every rank ended in the state of the same step in `reference`; `None` if no step
+    /// after `since` can be compared.
     pub(crate) fn has_states_of(&self, reference: &BTreeMap<u64, String>, since: f64) -> Option<bool> {
         let compare = |line: &Line| Some((line.t > since, *reference.get(&line.step)? == line.sha256));
         let compared: Vec<(bool, bool)> = self.all.iter().filter_map(compare).collect();

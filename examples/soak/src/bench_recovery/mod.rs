@@ -1,7 +1,7 @@
-//! What the example `bench_recovery` does: the same training under taskd, under other systems and under none, each hit
-//! in the same way, in turns, and what each took until all ranks had completed a step again.
+//! The benchmark behind the example `bench_recovery`: the same training under taskd, under other systems and under
+//! none, with the same faults, in turns, and the time of each until all ranks had completed a step again.
 //!
-//! It measures from outside, by the times that the script writes. It never looks into a system.
+//! It measures from outside, from the times that the script writes, and never inspects a system.
 
 mod account;
 mod candidates;
@@ -30,7 +30,7 @@ pub struct Options {
     /// Number of faults for each system, each in a fresh job.
     #[arg(long, allow_negative_numbers = true, default_value_t = 20, value_parser = number::<u32>(1, 10_000))]
     n: u32,
-    /// Only these systems. Default: all.
+    /// Systems to measure. Default: all.
     #[arg(long, value_enum, value_delimiter = ',')]
     only: Vec<Candidate>,
     /// Ranks that train.
@@ -45,7 +45,7 @@ pub struct Options {
     /// Seconds of training before the fault: long enough for taskd's standbys to start.
     #[arg(long, allow_negative_numbers = true, default_value_t = 15, value_parser = number::<u64>(0, 3600))]
     settle_s: u64,
-    /// A job that has not recovered after this many seconds is stopped, and is in none of the times.
+    /// Seconds after which a job that has not recovered is stopped; it is in none of the times.
     #[arg(long, allow_negative_numbers = true, default_value_t = 30, value_parser = number::<u64>(1, 3600))]
     stall_s: u64,
     /// Chooses order, victims and moments.
@@ -62,8 +62,8 @@ pub struct Options {
 /// supervisor.
 ///
 /// # Errors
-/// One sentence: what cannot be done here, or that taskd's ranks trained something else than undisturbed. Nothing that
-/// was started runs any more.
+/// One sentence: what is missing on this machine, or that taskd's ranks have other results than an undisturbed run. No
+/// process that was started still runs.
 pub async fn run(options: &Options) -> Result<(), Failure> {
     if let Some(dir) = &options.role.supervise {
         return Box::pin(ours::supervise(dir)).await;
@@ -80,7 +80,7 @@ pub async fn run(options: &Options) -> Result<(), Failure> {
     account::judge(&rows)
 }
 
-/// What is measured is dropped then, and its processes are ended with it.
+/// The measurement is dropped then, which ends its processes.
 async fn ordered_to_end() -> Result<&'static str, Failure> {
     use tokio::signal::unix::{SignalKind, signal};
     let (mut term, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
@@ -128,8 +128,8 @@ async fn measure(options: &Options) -> Result<Vec<Row>, Failure> {
     Ok(came.into_iter().map(|(candidate, came)| Row::of(candidate, options.ranks, &came)).collect())
 }
 
-/// A run of the same script that is not disturbed, for the states to compare with: a little longer than any that is
-/// hit.
+/// Runs the same script undisturbed, to obtain the states for the comparison: a little longer than any run with a
+/// fault.
 async fn undisturbed(options: &Options, dir: &Path, dice: &mut StdRng) -> Result<BTreeMap<u64, String>, Failure> {
     let python = peers::python_of(Candidate::Floor).await?;
     let steps = (options.settle_s + 4) * 1000 / u64::from(options.pace_ms) + 50;

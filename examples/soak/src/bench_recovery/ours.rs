@@ -1,6 +1,6 @@
-//! taskd over the same script, with its defaults: the supervisor, a process of its own.
+//! taskd running the same script, with its defaults: the supervisor, a process of its own.
 //!
-//! It knows nothing of the fault to come.
+//! It has no information about the fault to come.
 
 use super::Failure;
 use super::candidates::Candidate;
@@ -27,16 +27,16 @@ use taskd_pytorch::with_store;
 use tokio::sync::broadcast::error::RecvError;
 use tokio::time::{Instant, sleep};
 
-/// The file in a job's directory that names what to run.
+/// The file in a job's directory that contains the order.
 const ORDER: &str = "order.json";
-/// The file with lines for people: when standbys had come up, how each recovery was done, and with how many of them.
+/// The file with lines of text: when standbys were ready, how each incident ended, and with how many standbys.
 const HOW: &str = "how";
-/// How often ranks say that they live.
+/// The interval of the ranks' heartbeats.
 const BEAT: Duration = Duration::from_millis(500);
-/// How often the guard is asked for its standbys, until they are there.
+/// The interval at which the guard is asked for its standbys, until they are ready.
 const ASK_EVERY: Duration = Duration::from_millis(500);
 
-/// What to run, and how.
+/// The job that the supervisor is to run.
 #[derive(Debug, Serialize, Deserialize)]
 struct Order {
     candidate: Candidate,
@@ -45,7 +45,7 @@ struct Order {
     mark: String,
 }
 
-/// What has to be started for one of ours: this program, as the supervisor of the job in its directory.
+/// Returns the process to start for a variant of taskd: this program, as the supervisor of the job in its directory.
 ///
 /// # Errors
 /// The order cannot be written.
@@ -57,19 +57,18 @@ pub(crate) fn start(candidate: Candidate, script: &Script<'_>, mark: &str) -> Re
     Ok(Start::new([program, SUPERVISE.to_owned(), script.dir.display().to_string()]))
 }
 
-/// Whether ranks that live keep their processes: the script is one that can.
+/// Returns true if surviving ranks keep their processes, which needs a script with `taskd.steps`.
 fn is_in_process(candidate: Candidate) -> bool {
     !matches!(candidate, Candidate::TaskdRestart | Candidate::TaskdRestartStandby)
 }
 
-/// What the supervisor in this directory has to say, each after a semicolon.
+/// Returns the lines of the supervisor in this directory, each after a semicolon.
 pub(crate) fn how(dir: &Path) -> String {
     let text = fs::read_to_string(dir.join(HOW)).unwrap_or_default();
     text.lines().map(|line| format!("; {line}")).collect()
 }
 
-/// In the supervisor: runs the job of `dir` until the benchmark, which holds the other end of our stdin, has seen
-/// enough.
+/// Runs in the supervisor: supervises the job of `dir` until the benchmark closes the other end of stdin.
 pub(crate) async fn supervise(dir: &Path) -> Result<(), Failure> {
     let order: Order = serde_json::from_slice(&fs::read(dir.join(ORDER))?)?;
     let mut spec = spec(&order)?;
@@ -118,8 +117,7 @@ fn spec(order: &Order) -> Result<JobSpec, Failure> {
     Ok(if is_in_process(order.candidate) { with_store(spec, &StoreProgram::ReexecSelf)? } else { spec })
 }
 
-/// Writes down when standbys had come up on all hosts: where ranks keep their processes, when one of them had come to
-/// the step loop.
+/// Records when standbys were ready on all hosts: waiting, or, if ranks keep their processes, at the step loop.
 async fn watch_standbys(hosts: Arc<Hosts>, parked: bool, file: PathBuf) {
     let began = Instant::now();
     loop {
@@ -141,7 +139,7 @@ async fn watch_standbys(hosts: Arc<Hosts>, parked: bool, file: PathBuf) {
     }
 }
 
-/// Writes down how each incident ended.
+/// Records how each incident ended.
 async fn log(handle: RuntimeHandle, file: PathBuf) {
     let mut events = handle.events();
     loop {

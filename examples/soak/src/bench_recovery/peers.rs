@@ -1,8 +1,8 @@
-//! The systems that taskd is compared with: their Python environments, and how each is started with the settings that
-//! serve it best here.
+//! The systems that taskd is compared with: their Python environments, and their starts with the fastest settings for
+//! this benchmark.
 //!
-//! Where a setting trades speed for patience with a slow network, speed is taken: nothing here is slow but what is
-//! measured.
+//! If a setting trades speed for tolerance of a slow network, speed is chosen: nothing here is slow except the measured
+//! system.
 
 use super::Failure;
 use super::candidates::Candidate;
@@ -11,11 +11,11 @@ use std::path::{Path, PathBuf};
 use taskd_core::launch::python::venv::VenvSpec;
 use taskd_pytorch::venv;
 
-/// 7 GB installed, and what pip unpacks meanwhile.
+/// Disk space: 7 GB installed, and what pip unpacks meanwhile.
 const NEEDS_BYTES: u64 = 11_000_000_000;
 const TAKES: &str = "about 7 GB, once, about 2 minutes";
 
-/// `ft_launcher` and the in-process restart.
+/// Environment of `ft_launcher` and the in-process restart.
 static NVRX: VenvSpec = VenvSpec {
     what: "NVIDIA's resiliency extension",
     takes: TAKES,
@@ -39,14 +39,14 @@ static TORCHFT: VenvSpec = VenvSpec {
 const SCRIPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/python/bench_recovery/train.py");
 const LOOP: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/python/bench_recovery/loop.sh");
 
-/// How soon NVRx's in-process restart looks around, in seconds; its own default is 1 for each.
+/// Polling intervals of NVRx's in-process restart, in seconds; the default of each is 1.
 const INPROC_SECONDS: &str = r#""seconds":{"monitor_thread_interval":0.05,"monitor_process_interval":0.05,"heartbeat_interval":0.1,"progress_watchdog_interval":0.1,"last_call_wait":0.05}"#;
 
-/// What each rank's environment has, whichever system starts it.
+/// Environment of each rank, whichever system starts it.
 pub(crate) const ENVIRONMENT: [(&str, &str); 3] =
     [("OMP_NUM_THREADS", "1"), ("GLOO_SOCKET_IFNAME", "lo"), ("TORCH_CPP_LOG_LEVEL", "ERROR")];
 
-/// The interpreter that a candidate's ranks run in; an environment that is not there yet is made.
+/// Returns the interpreter of a candidate's ranks; a missing environment is created.
 pub(crate) async fn python_of(candidate: Candidate) -> Result<PathBuf, Failure> {
     let mut log = |line: &str| println!("python        {line}");
     let located = tokio::task::spawn_blocking(move || match candidate.system() {
@@ -68,18 +68,18 @@ pub(crate) struct Script<'a> {
 }
 
 impl Script<'_> {
-    /// The script's words, in this mode.
+    /// Returns the script's arguments in this mode.
     pub(crate) fn words(&self, mode: &str) -> Vec<String> {
         let (dir, mib, pace) = (self.dir.display().to_string(), self.state_mib.to_string(), self.pace_ms.to_string());
         [SCRIPT, mode, "--dir", &dir, "--state-mib", &mib, "--pace-ms", &pace].map(str::to_owned).into()
     }
 
-    /// The interpreter, and the script's words.
+    /// Returns the interpreter and the script's arguments.
     pub(crate) fn command(&self, mode: &str) -> Vec<String> {
         [self.python.display().to_string(), "-u".into()].into_iter().chain(self.words(mode)).collect()
     }
 
-    /// What has to be started for a candidate that is not taskd's; ports from this one on are free.
+    /// Returns the processes to start for a candidate other than taskd; the ports from `port` on are free.
     pub(crate) fn starts(&self, candidate: Candidate, port: u16) -> Vec<Start> {
         match candidate {
             Candidate::Torchrun => vec![self.torchrun()],
@@ -91,7 +91,7 @@ impl Script<'_> {
         }
     }
 
-    /// The ranks in a loop of the shell: each time with the next port.
+    /// Starts the ranks in a shell loop, with the next port each time.
     pub(crate) fn floor(&self, port: u16, steps: Option<u64>) -> Start {
         let (ranks, port) = (self.ranks.to_string(), port.to_string());
         let words = ["bash", LOOP, "ranks", &ranks, &port].map(str::to_owned);
@@ -103,7 +103,7 @@ impl Script<'_> {
         let (python, ranks) = (self.python.display().to_string(), self.ranks.to_string());
         let words = [&python, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", &ranks];
         let words = words.into_iter().chain(["--max-restarts", "3", "--monitor-interval", "0.01"]).map(str::to_owned);
-        // A store of each life's own: with the shared one ranks meet addresses of the dead, and hang.
+        // A separate store for each attempt: with the shared one ranks find addresses of dead processes, and hang.
         Start::new(words.chain(self.words("plain"))).env("TORCH_DISABLE_SHARE_RDZV_TCP_STORE", "1")
     }
 
@@ -115,7 +115,7 @@ impl Script<'_> {
         Start::new(words.chain(self.words("plain")))
     }
 
-    /// Without a launcher: one would end all when one ends.
+    /// Without a launcher, which would end all ranks when one ends.
     fn inproc(&self, port: u16, processes: u32, active: &str) -> Vec<Start> {
         let one = |rank: u32| {
             let tuning = ["--tuning".to_owned(), format!("{{{INPROC_SECONDS}{active}}}")];
@@ -126,7 +126,7 @@ impl Script<'_> {
         (0..processes).map(one).collect()
     }
 
-    /// A lighthouse, and replicas of one rank, each of which a loop of the shell starts again at once.
+    /// A lighthouse, and replicas of one rank, each of which a shell loop restarts at once.
     fn torchft(&self, port: u16) -> Vec<Start> {
         let (program, bind) = (self.beside_python("torchft_lighthouse"), format!("127.0.0.1:{port}"));
         let words = [&program, "--bind", &bind, "--min_replicas", "1", "--quorum_tick_ms", "10"].into_iter();

@@ -1,6 +1,6 @@
-//! The processes of one job: started with a mark, and ended for certain, whatever they have become meanwhile.
+//! The processes of one job: started with a mark, and reliably ended, whatever programs they run by then.
 //!
-//! It ends no process that does not bear the mark.
+//! It ends only processes that have the mark.
 
 use super::Failure;
 use crate::outside::census::{Census, MARK, Process};
@@ -13,13 +13,13 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// How long killed processes may take to be gone.
+/// How long killed processes may take to end.
 const GONE_WITHIN: Duration = Duration::from_secs(5);
 const LOOK_EVERY: Duration = Duration::from_millis(10);
-/// How long one killed process is waited for before all are looked for again: meanwhile another one may have been
-/// started.
+/// How long to wait for one killed process before listing all of them again: another one may have been started
+/// meanwhile.
 const GONE_SOON: Timespec = Timespec { tv_sec: 0, tv_nsec: 50_000_000 };
-/// What launchers set for their own ranks. One that is around this program is none of theirs.
+/// Variables that launchers set for their ranks. Those of a launcher around this program must not be inherited.
 const NOT_INHERITED: [&str; 7] =
     ["RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "TASKD_STANDBYS", "TORCHELASTIC_RUN_ID"];
 
@@ -51,7 +51,7 @@ impl Start {
     }
 }
 
-/// What runs. Dropping it ends all of it.
+/// The running processes. Dropping this ends all of them.
 #[derive(Debug)]
 pub(crate) struct Running {
     children: Vec<Child>,
@@ -59,7 +59,7 @@ pub(crate) struct Running {
 }
 
 impl Running {
-    /// Starts all of these, each in a process group of its own, with its output in `DIR/log.N`.
+    /// Starts all of `starts`, each in a process group of its own, with its output in `DIR/log.N`.
     pub(crate) fn start(starts: &[Start], dir: &Path, mark: &str) -> Result<Running, Failure> {
         let mut running = Running { children: Vec::new(), census: Census::new(mark.to_owned()) };
         for (number, start) in starts.iter().enumerate() {
@@ -72,20 +72,20 @@ impl Running {
             command.args(arguments).env("TMPDIR", dir).env("PYTHONUNBUFFERED", "1");
             command.envs(start.env.iter().map(|(name, value)| (name, value))).env(MARK, mark);
             command.stdin(Stdio::piped()).stdout(log.try_clone()?).stderr(log);
-            command.process_group(0); // Ctrl-C is for this program, which then ends all in order
+            command.process_group(0); // Ctrl-C reaches only this program, which then ends all processes in order
             let child = command.spawn().map_err(|error| format!("{program} cannot be started: {error}"))?;
             running.children.push(child);
         }
         Ok(running)
     }
 
-    /// Whether one of those that were started here has ended.
+    /// Returns true if a process that was started here has ended.
     pub(crate) fn has_ended(&mut self) -> bool {
         self.children.iter_mut().any(|child| matches!(child.try_wait(), Ok(Some(_))))
     }
 
-    /// Orders all to leave by closing their standard input, which supervisors obey; how many processes are left after
-    /// that time.
+    /// Orders all to exit by closing their standard input, on which supervisors exit; returns how many processes are
+    /// left after `within`.
     pub(crate) async fn leave(&mut self, within: Duration) -> usize {
         self.children.iter_mut().for_each(|child| drop(child.stdin.take()));
         let until = Instant::now() + within;
@@ -98,7 +98,7 @@ impl Running {
         }
     }
 
-    /// Ends all, and whatever they have started.
+    /// Ends all processes, and all that they have started.
     ///
     /// # Errors
     /// Some do not end.
@@ -124,7 +124,7 @@ impl Running {
                 return Err(format!("processes did not end after SIGKILL: {}", pids.join(", ")).into());
             }
             for process in &living {
-                let _ = process.signal(Signal::KILL); // it may have ended
+                let _ = process.signal(Signal::KILL); // an error means that it has ended
             }
             living.iter().for_each(wait_for_end);
         }
@@ -135,16 +135,16 @@ impl Running {
     }
 }
 
-/// Waits a little for the end of a process that was killed.
+/// Waits a short time for the end of a process that was killed.
 fn wait_for_end(process: &Process) {
     if let Some(handle) = Pid::from_raw(process.pid).and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok()) {
-        let _ = poll(&mut [PollFd::new(&handle, PollFlags::IN)], Some(&GONE_SOON)); // live processes are found again
+        let _ = poll(&mut [PollFd::new(&handle, PollFlags::IN)], Some(&GONE_SOON)); // survivors are found again
     }
 }
 
 impl Drop for Running {
     fn drop(&mut self) {
-        let _ = self.kill_all(); // a regular end has been ordered before
+        let _ = self.kill_all(); // a regular end has been attempted before
     }
 }
 
@@ -156,7 +156,7 @@ mod tests {
         Start::new(["sh", "-c", script].map(str::to_owned))
     }
 
-    /// Waits for so many processes.
+    /// Waits until exactly `count` processes run, and returns their ids.
     fn until(running: &mut Running, count: usize) -> Vec<i32> {
         loop {
             let pids: Vec<i32> = running.living().iter().map(|process| process.pid).collect();

@@ -1,4 +1,4 @@
-//! One repetition: a fresh job of one candidate, one fault in its steady state, and what came of it.
+//! One repetition: a fresh job of one candidate, one fault in its steady state, and the result.
 
 use super::account::Came;
 use super::candidates::{Candidate, Fault};
@@ -19,20 +19,21 @@ use taskd_examples::hosts::kill_host_of;
 use taskd_examples::recover::now;
 use tokio::time::sleep;
 
-/// How often the script's lines are read. Times are the script's own: rarely, so that reading costs them nothing.
+/// The interval at which the script's lines are read. It is long, because reading costs CPU time and the times are in
+/// the lines.
 const READ_EVERY: Duration = Duration::from_millis(100);
 /// How long a job may take until all its ranks have completed a step.
 const START_WITHIN: Duration = Duration::from_secs(120);
-/// How long an exception that was asked for may take to be raised.
+/// How long the script may take to raise a requested exception.
 const STRIKE_WITHIN: Duration = Duration::from_secs(5);
-/// How long a job that has recovered goes on, for its states to be compared.
+/// How long a job continues after its recovery, so that its states can be compared.
 const GO_ON: Duration = Duration::from_millis(500);
 /// How long a supervisor that was ordered to end, and its guard, may take.
 const LEAVE_WITHIN: Duration = Duration::from_secs(20);
-/// Ports that a job may use, from its first on: each life of a loop of the shell takes one.
+/// Number of consecutive ports that a job may use: each round of a shell loop takes one.
 const PORTS: u16 = 16;
 
-/// What every repetition needs.
+/// The inputs of every repetition.
 #[derive(Debug)]
 pub(crate) struct Bench<'a> {
     pub(crate) options: &'a Options,
@@ -42,11 +43,11 @@ pub(crate) struct Bench<'a> {
     pub(crate) reference: BTreeMap<u64, String>,
 }
 
-/// What is reported of one repetition.
+/// The report of one repetition.
 #[derive(Debug)]
 pub(crate) struct Repetition {
     pub(crate) came: Came,
-    /// How it recovered, where it reports that, and what else is notable: each after a semicolon.
+    /// How it recovered, if the system reports that, and other remarks: each after a semicolon.
     pub(crate) remark: String,
 }
 
@@ -54,8 +55,8 @@ impl Bench<'_> {
     /// Carries out one repetition.
     ///
     /// # Errors
-    /// The job did not come to be hit, and nothing of it runs any more; or something of it does not end. The text names
-    /// which.
+    /// The job failed before the fault, and nothing of it runs any more; or one of its processes does not end. The text
+    /// names which.
     pub(crate) async fn repeat(
         &self,
         candidate: Candidate,
@@ -108,7 +109,7 @@ impl Bench<'_> {
     }
 }
 
-/// The states after the steps of a run that is not disturbed, as fast as it goes.
+/// Returns the states after the steps of an undisturbed run at full speed.
 ///
 /// # Errors
 /// It does not run; the text has the reason.
@@ -134,8 +135,8 @@ fn with_environment(starts: Vec<Start>) -> Vec<Start> {
     starts.into_iter().map(add).collect()
 }
 
-/// The first of some ports that are all free. Another process may take one in between; then the job does not start,
-/// which is reported.
+/// Returns the first of [`PORTS`] consecutive free ports. If another process takes one meanwhile, the job does not
+/// start, which is reported.
 fn free_ports(dice: &mut StdRng) -> Result<u16, Failure> {
     for _ in 0..100 {
         let first = dice.random_range(20_000..30_000);
@@ -146,7 +147,7 @@ fn free_ports(dice: &mut StdRng) -> Result<u16, Failure> {
     Err("no free ports were found between 20000 and 30000".into())
 }
 
-/// A job that runs.
+/// A running job.
 struct Job {
     running: Running,
     lines: Lines,
@@ -157,7 +158,7 @@ impl Job {
         self.until("the job has not begun to train", START_WITHIN, |lines| lines.has_world(ranks).then_some(())).await
     }
 
-    /// Hits a rank; when.
+    /// Injects the fault into a rank; returns its time.
     async fn strike(&mut self, fault: Fault, victim: u32, dir: &Path) -> Result<f64, Failure> {
         self.lines.look();
         if fault != Fault::Exception {
@@ -175,7 +176,7 @@ impl Job {
         self.until("the requested exception was not raised", STRIKE_WITHIN, read).await
     }
 
-    /// Waits until it has recovered; `None`: it does not within the bound.
+    /// Waits for the recovery; returns `None` if there is none within the bound.
     async fn recovery(&mut self, candidate: Candidate, before: &Before, options: &Options) -> Option<Recovery> {
         let wanted = candidate.recovered(options.ranks);
         let bound = Duration::from_secs(options.stall_s);

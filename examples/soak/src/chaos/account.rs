@@ -1,4 +1,4 @@
-//! The books of a soak run: every kill, what came of it, and everything that should not have happened.
+//! The account of a soak run: every kill, its consequences, and everything that should not have happened.
 //!
 //! It never touches the job.
 
@@ -13,11 +13,11 @@ use taskd_examples::samples::Samples;
 #[derive(Debug)]
 pub(crate) struct Kill {
     pub(crate) kind: Kind,
-    /// Processes that it ended, themselves or by what the job's end means for them.
+    /// Processes that it ended, directly or because it ended the job.
     pub(crate) victims: Vec<Victim>,
     /// SIGKILLs that were sent.
     pub(crate) signals: u32,
-    /// Which of the victims have been named as causes.
+    /// Victims that were named as causes.
     pub(crate) named: BTreeSet<Victim>,
     pub(crate) at_ns: u64,
     pub(crate) seen_ns: Option<u64>,
@@ -29,50 +29,50 @@ impl Kill {
         until.map(|ns| ns.saturating_sub(self.at_ns) as f64 / 1e6)
     }
 
-    /// Whether what is blamed is what was killed.
+    /// Returns true if the blamed process was killed by this kill.
     fn explains(&self, blamed: &Blamed) -> bool {
         blamed.victim.map_or(blamed.guard && self.kind.is_of_guard(), |victim| self.victims.contains(&victim))
     }
 }
 
-/// The books.
+/// The kills and the findings.
 #[derive(Debug, Default)]
 pub(crate) struct Books {
     pub(crate) kills: Vec<Kill>,
-    /// Where in `kills` the present job begins: in every job ranks and incarnations have the same names.
+    /// Index in `kills` at which the present job begins: ranks and incarnations have the same names in every job.
     job_begins: usize,
     /// Kills after which the job did not train again within the bound.
     pub(crate) stalls: u32,
-    /// Blame of a process that had not been killed, once for each, in words.
+    /// Processes that were blamed without having been killed, once for each, as text.
     pub(crate) wrong: Vec<String>,
     wrong_in_job: BTreeSet<Option<Victim>>,
     pub(crate) findings: Findings,
 }
 
-/// What was counted at the end of jobs and around kills of supervisors.
+/// Figures that are counted at the end of jobs and around kills of supervisors.
 #[derive(Clone, Debug, Default, Serialize)]
 pub(crate) struct Findings {
-    /// Jobs that were trained to their end.
+    /// Jobs that were trained to the end.
     pub(crate) jobs: u32,
-    /// Whether every job's loss was its reference's, bit by bit.
+    /// True if every job's loss was that of its reference, bit by bit.
     pub(crate) loss_equal: bool,
-    /// Whether every job's state was.
+    /// True if every job's state was that of its reference.
     pub(crate) state_equal: bool,
     /// Processes that outlived their job.
     pub(crate) orphans: usize,
-    /// Processes that had ended and that were not reaped.
+    /// Processes that had ended and were not reaped.
     pub(crate) zombies: usize,
-    /// Ranks that were seen to run beside those of a newer generation.
+    /// Ranks that ran at the same time as those of a newer generation.
     pub(crate) overlaps: usize,
-    /// Files outside of the run directory that bear the job's mark or a process id of it.
+    /// Files outside of the run directory that have the job's mark or a process id of it in their names.
     pub(crate) leaked_files: Vec<String>,
     /// Ranks that did not survive their supervisor although they should have.
     pub(crate) not_kept: usize,
-    /// The longest that a job outlived a supervisor that was not to be outlived, in milliseconds.
+    /// The longest time that a job survived a supervisor whose guard was to end it, in milliseconds.
     pub(crate) gone_ms_max: f64,
-    /// How often that was longer than a second.
+    /// Number of times that this took longer than a second.
     pub(crate) gone_late: u32,
-    /// Kills that left a checkpoint half written.
+    /// Kills that left an incomplete checkpoint.
     pub(crate) checkpoints_torn: u32,
     /// Successors that were killed within one second of their start.
     pub(crate) twice_in_a_second: u32,
@@ -80,11 +80,11 @@ pub(crate) struct Findings {
     pub(crate) pause: Option<Pause>,
 }
 
-/// The supervisor was stopped and continued.
+/// A stop of the supervisor, which was continued later.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub(crate) struct Pause {
     pub(crate) seconds: f64,
-    /// Faults that were found from then until the job had trained on for a while.
+    /// Faults that were found from the stop until some time after the supervisor was continued.
     pub(crate) blamed: usize,
     /// Worlds that were entered in that time.
     pub(crate) restarts: usize,
@@ -97,26 +97,26 @@ impl Books {
         self.kills.iter().map(|kill| kill.signals).sum()
     }
 
-    /// The last kill took another signal.
+    /// Counts another signal of the last kill.
     pub(crate) fn one_more_signal(&mut self) {
         if let Some(kill) = self.kills.last_mut() {
             kill.signals += 1;
         }
     }
 
-    /// The last kill, if the job has not come through it.
+    /// Returns the last kill if the job has not recovered from it.
     pub(crate) fn open(&self) -> Option<&Kill> {
         self.kills[self.job_begins..].last().filter(|kill| kill.again_ns.is_none())
     }
 
-    /// The job trains again: what was done to it before is answered.
+    /// Records that the job trains again, which answers the last kill.
     pub(crate) fn trains(&mut self, at_ns: u64) {
         if let Some(kill) = self.kills[self.job_begins..].last_mut() {
             kill.again_ns = kill.again_ns.or(Some(at_ns));
         }
     }
 
-    /// Another supervisor has taken up what the last kill left without one.
+    /// Records that a new supervisor has attached after the last kill.
     pub(crate) fn attached(&mut self, at_ns: u64) {
         let last = self.kills[self.job_begins..].last_mut();
         if let Some(kill) = last.filter(|kill| kill.kind.is_of_supervisor()) {
@@ -124,12 +124,12 @@ impl Books {
         }
     }
 
-    /// Whether the present job has been hit yet.
+    /// Returns true if the present job has been hit.
     pub(crate) fn is_of_this_job(&self) -> bool {
         self.kills.len() > self.job_begins
     }
 
-    /// A cause was found.
+    /// Records a cause that was found.
     pub(crate) fn found(&mut self, blamed: &Blamed, at_ns: u64) {
         if let Some(kill) = self.kills[self.job_begins..].iter_mut().rfind(|kill| kill.explains(blamed)) {
             kill.seen_ns = kill.seen_ns.or(Some(at_ns));
@@ -140,7 +140,7 @@ impl Books {
         }
     }
 
-    /// An incident was decided with these to blame.
+    /// Records the processes that a decision blames.
     pub(crate) fn decided(&mut self, blamed: Vec<Blamed>) {
         for blamed in blamed {
             let is_right = self.kills[self.job_begins..].iter().any(|kill| kill.explains(&blamed));
@@ -150,7 +150,7 @@ impl Books {
         }
     }
 
-    /// A job has ended.
+    /// Records the end of a job.
     pub(crate) fn job_ended(&mut self, loss_equal: bool, state_equal: bool) {
         let first = self.findings.jobs == 0;
         self.findings.jobs += 1;
@@ -160,8 +160,8 @@ impl Books {
         self.wrong_in_job.clear();
     }
 
-    /// Ranks that were killed and never blamed. In the middle of a recovery none may be there to be blamed. Of those
-    /// that fell with a guard or a job one named rank is enough.
+    /// Returns the number of killed ranks that were never blamed. A kill in the middle of a recovery need not be
+    /// blamed. Of the victims of a guard's or a whole job's end one named rank is enough.
     fn unblamed(&self) -> usize {
         let missing = |kill: &Kill| match kill.kind {
             Kind::SupervisorKeep | Kind::SupervisorMidRecovery | Kind::GuardMidRecovery => 0,
@@ -171,7 +171,7 @@ impl Books {
         self.kills.iter().map(missing).sum()
     }
 
-    /// What is printed of a kill once the job has come through it, or was hit again.
+    /// Returns the line that is printed of a kill once the job has recovered from it, or was hit again.
     pub(crate) fn line(kill: &Kill) -> String {
         let ms = |at: Option<u64>| kill.ms(at).map_or("-".into(), |ms| format!("{ms:.1} ms"));
         let ranks: Vec<String> = kill.victims.iter().map(|v| v.rank.to_string()).collect();
@@ -184,7 +184,7 @@ impl Books {
         )
     }
 
-    /// The account, for people and as JSON.
+    /// Returns the account, as text and as JSON.
     pub(crate) fn account(&self, seed: u64, seconds: f64) -> Account {
         let mut by_kind: BTreeMap<&'static str, Row> = BTreeMap::new();
         for kind in Kind::ALL {
@@ -219,10 +219,10 @@ fn in_short<S: Serializer>(ms: &Samples, to: S) -> Result<S::Ok, S::Error> {
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Row {
     count: usize,
-    /// From the kill until a supervisor had found it; for its own death, until the next one had attached.
+    /// From the kill until a supervisor had found it; for a kill of the supervisor, until the next one had attached.
     #[serde(serialize_with = "in_short")]
     seen_ms: Samples,
-    /// From the kill until the job trained again; without those after which it was hit again first.
+    /// From the kill until the job trained again; without those after which the job was hit again before that.
     #[serde(serialize_with = "in_short")]
     again_ms: Samples,
 }
@@ -245,7 +245,7 @@ pub(crate) struct Account {
 }
 
 impl Account {
-    /// The table for people.
+    /// Returns the table.
     pub(crate) fn table(&self) -> String {
         let mut out = String::from(
             "\n  what was killed           times   seen after (median, max)    training again after (median, max)\n",

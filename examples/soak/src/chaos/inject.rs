@@ -1,6 +1,6 @@
-//! The kills: which process, in which moment, and what the job must do then.
+//! The kills: the process, its moment, and the expected behavior of the job.
 //!
-//! It is given kind and dice, and finds its victims by what any process can see of the job from outside.
+//! It receives kind and dice, and finds its victims from outside, as any process could.
 
 use super::account::Kill;
 use super::job::{Awaits, Job};
@@ -22,21 +22,21 @@ use std::time::{Duration, Instant};
 use taskd_examples::digits::RANKS;
 use taskd_examples::program::Failure;
 
-/// How long the job trains at least, and less than which, before it is hit again: in milliseconds.
+/// Minimum and maximum time of training between two faults, in milliseconds.
 const BETWEEN_MS: (u64, u64) = (200, 1500);
-/// Most milliseconds from the appearance of a process, or from its first library of torch, until it is killed.
+/// Maximum time until a process is killed, from its start, or from its first mapped library of torch, in milliseconds.
 const SPAWNED_MS_MAX: u64 = 100;
 const IMPORTING_MS_MAX: u64 = 1000;
-/// Milliseconds that ranks take to be stopped, and to be started until they train.
+/// Typical time until ranks have stopped, and until new ones train, in milliseconds.
 const STOPPING_MS_MAX: u64 = 300;
 const STARTING_MS_MAX: u64 = 5000;
-/// How long to wait for a checkpoint to be written: there is one every few steps.
+/// Time limit of a wait for a checkpoint: one is written every few steps.
 const CHECKPOINT_WITHIN: Duration = Duration::from_secs(20);
-/// Without its supervisor a job that is not to be kept must be gone within this time.
+/// Time limit for the end of a job whose supervisor has died and whose guard does not keep it.
 const GONE_BOUND_MS: f64 = 1000.0;
 
 impl Job<'_> {
-    /// Does one injection; `after` are the ones to come.
+    /// Carries out one injection; `after` are the ones to come.
     pub(crate) async fn inject(&mut self, injection: Injection, after: &[Injection]) -> Result<(), Failure> {
         let (kind, mut dice) = (injection.kind, injection.dice());
         if kind.is_at_start_up() {
@@ -74,7 +74,7 @@ impl Job<'_> {
         Ok(())
     }
 
-    /// All ranks of the newest generation, in order.
+    /// Returns all ranks of the newest generation, in order.
     async fn all_ranks(&mut self) -> Result<Vec<Process>, Failure> {
         self.until("all ranks ran", |job| Some(job.ranks()).filter(|ranks| ranks.len() == RANKS as usize)).await
     }
@@ -95,7 +95,7 @@ impl Job<'_> {
         self.struck(Kill { kind, victims, signals, named, at_ns, seen_ns: None, again_ns: None }, awaits);
     }
 
-    /// Kills a rank of the start that is under way; one that trains is brought to start again by a kill in mid-step.
+    /// Kills a rank of the start that is under way; if the job trains, it first kills a rank to cause a start.
     async fn hit_at_start_up(&mut self, kind: Kind, dice: &mut StdRng) -> Result<(), Failure> {
         if self.awaits.is_none() {
             self.pass(within_ms(dice, BETWEEN_MS.0, BETWEEN_MS.1)).await;
@@ -169,7 +169,7 @@ impl Job<'_> {
         Ok(())
     }
 
-    /// In half of the cases while ranks are still stopped and started, else at any moment until they train.
+    /// Hits in half of the cases while ranks are being stopped and started, otherwise at any moment until they train.
     async fn hit_mid_recovery(
         &mut self,
         kind: Kind,
@@ -203,7 +203,7 @@ impl Job<'_> {
         self.supervised.start_supervisor(is_to_keep(after))
     }
 
-    /// `ranks` are those before it: in the middle of a recovery their successors fall with it.
+    /// `ranks` are those before the recovery, if there is one: then their successors die with the guard.
     fn hit_guard(&mut self, kind: Kind, ranks: &[Process]) -> Result<(), Failure> {
         let guard = self.supervised.census.take().into_iter().find(|p| p.part == Part::Guard && p.state != 'Z');
         let at_ns = now_ns();
@@ -225,7 +225,7 @@ fn generation(ranks: &[Process]) -> u64 {
     ranks.iter().filter_map(|p| Some(p.rank()?.1)).max().unwrap_or_default()
 }
 
-/// Kills the writer as soon as it has opened a new checkpoint, and gives the time. Blocks.
+/// Kills the writer as soon as it has opened a new checkpoint, and returns the time. Blocks.
 fn kill_at_checkpoint(dir: &Path, writer: &Process) -> io::Result<Option<u64>> {
     let watch = inotify::init(inotify::CreateFlags::CLOEXEC | inotify::CreateFlags::NONBLOCK)?;
     inotify::add_watch(&watch, dir, inotify::WatchFlags::CREATE)?;
@@ -246,7 +246,7 @@ fn kill_at_checkpoint(dir: &Path, writer: &Process) -> io::Result<Option<u64>> {
     }
 }
 
-/// Whether a checkpoint lies there that was not written to its end.
+/// Returns true if there is an incomplete checkpoint.
 fn is_torn(dir: &Path) -> bool {
     let entries = std::fs::read_dir(dir).into_iter().flatten().flatten();
     entries.map(|entry| entry.path()).any(|path: PathBuf| path.extension().is_some_and(|e| e == "tmp"))

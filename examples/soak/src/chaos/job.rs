@@ -1,6 +1,6 @@
-//! One job under fire, seen from outside: its supervisor's process, its steps, and what its supervisors say.
+//! One job under fire, observed from outside: its supervisor's process, its steps, and its supervisors' reports.
 //!
-//! It starts and ends supervisors; it chooses nothing, and what is killed when is [`inject`](super::inject)'s.
+//! It starts and ends supervisors; [`inject`](super::inject) chooses the victims and the moments.
 
 use super::account::{Books, Kill};
 use crate::outside::census::{Census, Process};
@@ -13,21 +13,21 @@ use taskd_examples::books::StepLine;
 use taskd_examples::digits::{DigitsJob, step_line};
 use taskd_examples::program::Failure;
 
-/// How long everything of a job may take to be gone after its end, or after we have killed it.
+/// How long all processes of a job may take to end after it, or after they were killed.
 const GONE_WITHIN: Duration = Duration::from_secs(5);
 
-/// When the job counts as training again.
+/// The condition for the job to count as training again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Awaits {
-    /// With a step of a generation after this one.
+    /// A step of a generation after this one.
     After(u64),
-    /// With the next step after a new supervisor has taken it up.
+    /// A step after a new supervisor has attached.
     NextOwner,
-    /// With the next step.
+    /// The next step.
     NextStep,
 }
 
-/// A job that is killed and started again until it is through.
+/// A job that is killed and restarted until it has completed.
 #[derive(Debug)]
 pub(crate) struct Job<'a> {
     pub(crate) dir: PathBuf,
@@ -39,7 +39,7 @@ pub(crate) struct Job<'a> {
     /// The last step that was trained.
     pub(crate) last: Option<StepLine>,
     pub(crate) awaits: Option<Awaits>,
-    /// Faults that were found, and worlds that were entered, in the whole job.
+    /// Faults that were found and worlds that were entered in the whole job.
     pub(crate) found: usize,
     pub(crate) entered: usize,
     last_sign: Instant,
@@ -117,13 +117,13 @@ impl<'a> Job<'a> {
         Ok(job)
     }
 
-    /// The step that was trained last; 0 before the first.
+    /// Returns the last step that was trained; 0 before the first.
     pub(crate) fn step(&self) -> u64 {
         self.last.map_or(0, |line| line.step)
     }
 
-    /// The ranks' processes of the newest generation, without zombies. One of an older generation that still runs is
-    /// counted: two worlds at once would write the same files.
+    /// Returns the ranks' processes of the newest generation, without zombies. A running rank of an older generation is
+    /// counted as an overlap: two worlds at once would write the same files.
     pub(crate) fn ranks(&mut self) -> Vec<Process> {
         let processes = self.supervised.census.take();
         let newest = processes.iter().filter_map(|p| p.rank().map(|(_, generation)| generation)).max();
@@ -136,7 +136,7 @@ impl<'a> Job<'a> {
         ranks
     }
 
-    /// Notes a kill. What was open before is hit again before the job had come through it.
+    /// Records a kill. If the job has not recovered from the previous one, that one's line is printed first.
     pub(crate) fn struck(&mut self, kill: Kill, awaits: Awaits) {
         if let Some(open) = self.books.open().filter(|_| self.awaits.is_some()) {
             self.say(&Books::line(open));
@@ -150,12 +150,12 @@ impl<'a> Job<'a> {
         println!("  {:>4} kills  step {:>5}/{}  {line}", self.books.signals(), self.step(), self.digits.steps);
     }
 
-    /// Waits until the job trains after what was done to it last.
+    /// Waits until the job trains again after the last fault.
     pub(crate) async fn trains(&mut self) -> Result<(), Failure> {
         self.until("the job trained again", |job| job.awaits.is_none().then_some(())).await
     }
 
-    /// Waits for the job's end, which may take as long as it makes progress.
+    /// Waits for the job's end, without a time limit as long as it makes progress.
     pub(crate) async fn finish(&mut self) -> Result<(), Failure> {
         self.last_sign = Instant::now();
         let (ok, reason) = loop {
@@ -175,7 +175,7 @@ impl<'a> Job<'a> {
         Ok(())
     }
 
-    /// Writes down all that may explain why the job hangs, then starts it again from its checkpoint.
+    /// Records all that may explain why the job hangs, then restarts it from its checkpoint.
     pub(crate) async fn start_over(&mut self, stalled: &Stalled, keeps: bool) -> Result<PathBuf, Failure> {
         self.books.stalls += 1;
         let dump = self.dir.join(format!("stall-{}.txt", self.books.stalls));

@@ -1,6 +1,6 @@
-//! The soak run behind the example `chaos_pytorch`: a real PyTorch DDP job, killed over and over from outside.
+//! The soak run behind the example `chaos_pytorch`: a real PyTorch DDP job, killed repeatedly from outside.
 //!
-//! It only kills, watches and keeps the account: what recovers the job is taskd.
+//! It only kills, observes and keeps the account: taskd recovers the job.
 
 mod account;
 mod inject;
@@ -23,7 +23,7 @@ pub struct Options {
     /// Chooses the victims and the moments.
     #[arg(long, allow_negative_numbers = true, default_value_t = 7, value_parser = number::<u64>(0, u64::MAX))]
     seed: u64,
-    /// Only these kinds of kills. Default: all.
+    /// Kinds of kills. Default: all.
     #[arg(long, value_enum, value_delimiter = ',')]
     kinds: Vec<Kind>,
     /// Training steps of one job; as many jobs are run as the kills need.
@@ -40,15 +40,16 @@ pub struct Options {
     json: bool,
     #[command(flatten)]
     role: Role,
-    /// For the supervisor: the job outlives it.
+    /// For the supervisor: the guard keeps the job if the supervisor dies.
     #[arg(long, hide = true)]
     keep: bool,
 }
 
-/// Kills as often as asked and prints the account. The same program, started again by itself, is the supervisor.
+/// Sends the requested number of kills and prints the account. The same program, started again by itself, is the
+/// supervisor.
 ///
 /// # Errors
-/// One sentence: what cannot be done here. A job that does not come through is no error but stands in the account.
+/// One sentence: what is missing on this machine. A job that does not recover is no error but is in the account.
 pub async fn run(options: &Options) -> Result<(), Failure> {
     if let Some(dir) = &options.role.supervise {
         return Box::pin(supervisor::supervise(dir, options.keep)).await;

@@ -1,4 +1,4 @@
-//! What is done to the job, in which order: chosen by a seed before anything runs.
+//! The injections and their order, which a seed chooses before anything runs.
 //!
 //! It touches nothing.
 
@@ -7,10 +7,10 @@ use clap::ValueEnum;
 use rand::SeedableRng;
 use rand::rngs::StdRng;
 
-/// What is killed, and in which moment.
+/// The victim of a kill, and its moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
 pub(crate) enum Kind {
-    /// Any rank, in the middle of training.
+    /// Any rank, during training.
     MidStep,
     /// Rank 0, which hosts the store and writes the checkpoints.
     RankZero,
@@ -20,23 +20,23 @@ pub(crate) enum Kind {
     StartImport,
     /// A rank while rank 0 hosts the store and no step is completed yet.
     StartRendezvous,
-    /// Rank 0, with a checkpoint half written.
+    /// Rank 0, with an incomplete checkpoint.
     Checkpoint,
     /// Two ranks at once.
     TwoAtOnce,
     /// A rank, and its successor within one second of its start.
     TwiceInASecond,
-    /// The supervisor, whose guard keeps the job: another one attaches.
+    /// The supervisor, whose guard keeps the job: another supervisor attaches.
     SupervisorKeep,
     /// The same during a recovery, which the next supervisor continues.
     SupervisorMidRecovery,
-    /// The supervisor, whose guard ends the job: another one starts it from its checkpoint.
+    /// The supervisor, whose guard ends the job: another supervisor restarts it from its checkpoint.
     SupervisorKillTree,
     /// The guard.
     Guard,
     /// The same during a recovery.
     GuardMidRecovery,
-    /// Supervisor and guard at once: only the next supervisor knows of the job.
+    /// Supervisor and guard at once: only the next supervisor can restart the job.
     SupervisorAndGuard,
 }
 
@@ -104,12 +104,12 @@ impl Injection {
     }
 }
 
-/// The injections.
+/// Returns `count` injections.
 pub(crate) fn plan(kinds: &[Kind], count: usize, seed: u64) -> Vec<Injection> {
     decks(kinds, count, seed).into_iter().map(|(kind, seed)| Injection { kind, seed }).collect()
 }
 
-/// How the next supervisor must be ordered to leave the job: as the next kill of one wants it.
+/// Returns true if the next supervisor's guard must keep the job, as the next kill of a supervisor requires.
 pub(crate) fn is_to_keep(rest: &[Injection]) -> bool {
     let wants = |injection: &Injection| match injection.kind {
         Kind::SupervisorKeep | Kind::SupervisorMidRecovery => Some(true),

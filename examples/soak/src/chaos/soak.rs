@@ -1,6 +1,6 @@
-//! The run as a whole: the reference, then job after job until all kills are done, then the reckoning.
+//! The run as a whole: the reference, then job after job until all kills are done, then the final checks.
 //!
-//! It does not know how anything is killed.
+//! It does not know how processes are killed.
 
 use super::Options;
 use super::account::{Account, Books, Pause};
@@ -20,11 +20,11 @@ use taskd_pytorch::venv;
 const PACE_MS: u64 = 20;
 /// Steps between two checkpoints.
 const CHECKPOINT_EVERY: u64 = 10;
-/// After so many kills a job is let through to its end.
+/// Kills after which a job is left to train to its end.
 const KILLS_PER_JOB: u32 = 25;
-/// A job that has so many milliseconds of training left is left alone.
+/// A job with less than this many milliseconds of training left is not hit any more.
 const LEFT_ALONE_MS: u64 = 3000;
-/// How long to look for blame after the supervisor was continued: longer than a rank may be silent.
+/// How long to look for blame after the supervisor was continued: longer than the bound of the silence detector.
 const AFTER_PAUSE: Duration = Duration::from_secs(7);
 
 /// Runs the soak.
@@ -88,7 +88,7 @@ impl Soak<'_> {
         println!("              loss {:.6}, state {:.16}", reference.loss, reference.sha256);
         println!("soak          {} kills, seed {}", self.options.kills, self.options.seed);
         let kinds: &[Kind] = if self.options.kinds.is_empty() { &Kind::ALL } else { &self.options.kinds };
-        // More than are needed, should one find no process to kill.
+        // More injections than are needed, since some may find no process to kill.
         let plan = plan::plan(kinds, 2 * self.options.kills as usize, self.options.seed);
         let mut next = 0;
         while self.books.findings.jobs == 0 || self.is_short_of_kills() && next < plan.len() {
@@ -102,7 +102,7 @@ impl Soak<'_> {
         self.books.signals() < self.options.kills
     }
 
-    /// The undisturbed run: what all others are compared with.
+    /// Runs the undisturbed job that all others are compared with.
     async fn reference(&mut self, dir: &Path) -> Result<Outcome, Failure> {
         let digits = DigitsJob { out: dir.join("out"), pace_ms: 0, ..self.digits.clone() };
         let all = (&mut self.census, &mut self.books);
@@ -113,7 +113,7 @@ impl Soak<'_> {
         if outcome.ranks_equal { Ok(outcome) } else { Err("the ranks ended with different parameters".into()) }
     }
 
-    /// One job, hit until it comes near its end or all kills are done.
+    /// Runs one job, which is hit until it is near its end or all kills are done.
     async fn job(
         &mut self,
         dir: &Path,
@@ -155,21 +155,21 @@ impl Soak<'_> {
         Ok(())
     }
 
-    /// Whatever happened: nothing that this run has started is left running.
+    /// Ends all processes that this run has started, whatever happened.
     async fn end_all(&mut self) {
         for process in self.census.take() {
-            let _ = process.signal(Signal::KILL); // gone by itself, then
+            let _ = process.signal(Signal::KILL); // an error means that it has ended by itself
         }
     }
 }
 
-/// A pace at which half of a job is enough for the supervisor's stop and what is looked at after it.
+/// Returns a pace at which half of a job is enough for the supervisor's stop and the checks after it.
 fn pace_ms(steps: u64, pause: Duration) -> u64 {
     let watched_ms = u64::try_from((pause + AFTER_PAUSE).as_millis()).unwrap_or(u64::MAX);
     PACE_MS.max(watched_ms.saturating_mul(2) / steps)
 }
 
-/// After a stall the job is started again from its checkpoint; every other error ends the run.
+/// Restarts the job from its checkpoint after a stall; every other error ends the run.
 async fn recover(job: &mut Job<'_>, error: Failure, keeps: bool) -> Result<(), Failure> {
     let stalled = error.downcast::<Stalled>()?;
     let dump = job.start_over(&stalled, keeps).await?;
@@ -177,7 +177,7 @@ async fn recover(job: &mut Job<'_>, error: Failure, keeps: bool) -> Result<(), F
     job.trains().await
 }
 
-/// Stops the supervisor for a while and continues it: no process must be blamed, nothing restarted.
+/// Stops the supervisor for a while and continues it: no process must be blamed, and none restarted.
 async fn pause_supervisor(job: &mut Job<'_>, pause: Duration) -> Result<(), Failure> {
     job.trains().await?;
     let supervisor = job.supervised.supervisor()?;

@@ -1,6 +1,6 @@
-//! What the supervisor of the soak run does.
+//! The supervisor process of the soak run.
 //!
-//! It knows nothing of the faults to come.
+//! It has no information about the faults to come.
 
 use crate::outside::notes::{Note, Writer};
 use crate::outside::supervised::{ORDER, listen, soak_is_gone};
@@ -10,10 +10,10 @@ use taskd_core::launch::OnOwnerLoss;
 use taskd_examples::digits::{DigitsJob, Supervised};
 use taskd_examples::program::Failure;
 
-/// How long a job without a supervisor is kept.
+/// How long the guard keeps a job without a supervisor.
 const KEEP: Duration = Duration::from_secs(60);
 
-/// Runs the job of `dir`, or goes on with it, to its end.
+/// Runs or continues the job of `dir` to its end.
 pub(crate) async fn supervise(dir: &Path, keep: bool) -> Result<(), Failure> {
     let job: DigitsJob = serde_json::from_slice(&std::fs::read(dir.join(ORDER))?)?;
     let on_loss = if keep { OnOwnerLoss::Keep { at_most: KEEP } } else { OnOwnerLoss::default() };

@@ -1,4 +1,4 @@
-//! The account of a soak run: what was done, what came of it, and everything that should not have happened.
+//! The account of a soak run: the faults, their consequences, and everything that should not have happened.
 //!
 //! It never touches a job.
 
@@ -12,46 +12,46 @@ use taskd_examples::program::Failure;
 use taskd_examples::recover::Strategy;
 use taskd_examples::samples::Samples;
 
-/// Descriptors, and threads, that a group may hold which was left and is not gone yet.
+/// Descriptors, and threads, that a process may hold for each abandoned group that has not ended yet.
 const EACH_GROUP_MAX: i64 = 5;
-/// What they may vary by besides.
+/// Additional variation of both that is tolerated.
 const BESIDES: i64 = 16;
-/// By how much the memory of a process may grow from its first recoveries to its last, in KiB.
+/// Tolerated growth of a process's memory from its first recoveries to its last, in KiB.
 const RSS_GROWTH_KIB_MAX: i64 = 64 << 10;
 
-/// Kinds of children (`children.py`) that may be left where there are no control groups, when a rank ends or the guard
-/// is killed: they have an environment and a session of their own, and their parents have ended.
+/// Kinds of children (`children.py`) that may be left without control groups, when a rank ends or the guard is killed:
+/// they have an environment and a session of their own, and their parents have ended.
 const ESCAPES: [&str; 4] = ["session", "daemon", "other-user", "chain"];
 
-/// What came of one job.
+/// The result of one job.
 #[derive(Debug, Serialize)]
 pub(crate) struct JobAccount {
     pub(crate) strategy: Strategy,
     #[serde(skip)]
     pub(crate) dir: PathBuf,
-    /// Faults that were asked for.
+    /// Faults that were requested.
     pub(crate) wanted: u32,
-    /// Blows: a kill of two ranks at once is two.
+    /// Faults that were injected; a kill of two ranks at once counts as two.
     pub(crate) faults: u32,
     /// Injections by kind.
     pub(crate) kinds: BTreeMap<Kind, u32>,
-    /// Blows by rank.
+    /// Faults by rank.
     pub(crate) positions: BTreeMap<u32, u32>,
     /// How incidents ended.
     pub(crate) how: BTreeMap<String, u32>,
     /// Faults after which not all ranks completed a step within the bound.
     pub(crate) stalls: u32,
-    /// Why the job did not come to its end.
+    /// The error because of which the job did not complete.
     pub(crate) failed: Option<String>,
     /// From each fault to the first step that all ranks have completed after it.
     #[serde(serialize_with = "in_short")]
     pub(crate) ms: Vec<f64>,
     pub(crate) orphans: usize,
     pub(crate) zombies: usize,
-    /// Children of ranks that have outlived them, by their kind; after which faults.
+    /// Children that have outlived their ranks, by kind; and by the fault that preceded.
     pub(crate) left: BTreeMap<&'static str, usize>,
     pub(crate) left_after: BTreeMap<String, usize>,
-    /// Whether all guards had a control group: without one those of [`ESCAPES`] may be left.
+    /// True if all guards had a control group: without one, children of the kinds in [`ESCAPES`] may be left.
     pub(crate) contained: bool,
     /// The newest step.
     pub(crate) steps: u64,
@@ -60,8 +60,8 @@ pub(crate) struct JobAccount {
     pub(crate) steps_compared: usize,
     pub(crate) state_equal: bool,
     pub(crate) loss_bit_equal: bool,
-    /// Whether all ranks have ended with the same parameters, where the world was smaller for a while: there nothing
-    /// else is compared.
+    /// True if all ranks have ended with the same parameters, for a job whose world was smaller for a while: nothing
+    /// else of it is compared.
     pub(crate) replicas_equal: bool,
     pub(crate) differences: Vec<String>,
     pub(crate) grown: Grown,
@@ -74,7 +74,7 @@ fn in_short<S: Serializer>(ms: &[f64], to: S) -> Result<S::Ok, S::Error> {
 }
 
 impl JobAccount {
-    /// What came of the comparison with the undisturbed run, for people.
+    /// Returns the result of the comparison with the undisturbed run as text.
     fn compared(&self) -> String {
         if !self.strategy.keeps_world() {
             let how = if self.replicas_equal { "the same" } else { "DIFFERENT" };
@@ -85,7 +85,7 @@ impl JobAccount {
         format!("  as undisturbed in {steps} steps of single ranks: state {state}, loss {loss}")
     }
 
-    /// Whether any outlived its rank that must not.
+    /// Returns true if children have outlived their rank that must not.
     fn has_left_children(&self) -> bool {
         let may_be_left = |kind: &&'static str| !self.contained && ESCAPES.contains(kind);
         self.left.keys().any(|kind| !may_be_left(kind))
@@ -128,11 +128,11 @@ pub(crate) struct Account {
     pub(crate) seconds: f64,
     faults: u32,
     stalls: u32,
-    /// Jobs that did not come to their end.
+    /// Jobs that did not complete.
     failed: usize,
-    /// Whether every step of every job that kept its world had the undisturbed run's state. Jobs that start again from
-    /// a checkpoint have a run of their own beside them, in which gradients are summed in the order that both a new and
-    /// an old DDP have.
+    /// True if every step of every job that kept its world had the undisturbed run's state. Jobs that resume from a
+    /// checkpoint are compared with a run of their own, in which gradients are summed in the same order by a new and by
+    /// a resumed DDP.
     state_equal: bool,
     loss_bit_equal: bool,
     orphans: usize,
@@ -174,7 +174,7 @@ impl Account {
         self.judge().is_err()
     }
 
-    /// For people.
+    /// Returns the account as text.
     pub(crate) fn table(&self) -> String {
         let mut out = String::new();
         for job in &self.jobs {
@@ -211,7 +211,7 @@ impl Account {
         out
     }
 
-    /// Whether it is as it must be.
+    /// Checks that the run is as expected.
     ///
     /// # Errors
     /// What is not.

@@ -1,12 +1,13 @@
-//! What ranks have started besides themselves, by the words on its command line: no environment, session or parent is asked.
+//! The processes that ranks have started, identified by their command lines: environment, session and parent are not
+//! used.
 //!
-//! It only looks, and kills what is left when the run is over.
+//! It only looks for them, and kills those that are left at the end of the run.
 
 use rustix::process::{Pid, Signal};
 use std::collections::BTreeSet;
 use std::fs;
 
-/// As `children.py` has them, in this order.
+/// The kinds in `children.py`, in the same order.
 const KINDS: [&str; 13] = [
     "child",
     "group",
@@ -28,30 +29,30 @@ const KINDS: [&str; 13] = [
 pub(crate) struct Child {
     pub(crate) pid: i32,
     pub(crate) kind: &'static str,
-    /// The process id of the rank.
+    /// Process id of the rank.
     pub(crate) of: i32,
 }
 
-/// All of the run with this number that live, one entry for each process.
+/// Returns all living children of the run with this number, one entry for each process.
 pub(crate) fn living(number: u32) -> Vec<Child> {
     let listed = fs::read_dir("/proc").into_iter().flatten();
     let pids = listed.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse::<i32>().ok());
     pids.filter_map(|pid| child(pid, &command_line(pid), number)).collect()
 }
 
-/// The children of ranks other than these processes.
+/// Returns the children of ranks that are not among `ranks`.
 pub(crate) fn left(children: Vec<Child>, ranks: &BTreeSet<i32>) -> Vec<Child> {
     children.into_iter().filter(|child| !ranks.contains(&child.of)).collect()
 }
 
-/// Kills them.
+/// Kills all of `children`.
 pub(crate) fn kill(children: &[Child]) {
     for pid in children.iter().filter_map(|child| Pid::from_raw(child.pid)) {
-        let _ = rustix::process::kill_process(pid, Signal::KILL); // it may have ended
+        let _ = rustix::process::kill_process(pid, Signal::KILL); // an error means that it has ended
     }
 }
 
-/// The command line of a process. Where its first thread has ended, another of its threads is asked.
+/// Returns the command line of a process, if its first thread has ended from another of its threads.
 fn command_line(pid: i32) -> Vec<u8> {
     let own = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
     if !own.is_empty() {

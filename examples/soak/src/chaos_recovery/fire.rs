@@ -1,6 +1,6 @@
-//! One job under fire, seen from outside: its supervisor's process, its ranks' steps, and what its supervisors say.
+//! One job under fire, observed from outside: its supervisor's process, its ranks' steps, and its supervisors' reports.
 //!
-//! It starts and ends supervisors and waits; what is hit when is [`inject`](super::inject)'s.
+//! It starts and ends supervisors and waits; [`inject`](super::inject) chooses the victims and the moments.
 
 use super::account::JobAccount;
 use super::children;
@@ -20,14 +20,14 @@ use std::time::{Duration, Instant};
 use taskd_examples::program::Failure;
 use taskd_examples::recover::Job;
 
-/// How long everything of a job may take to be gone after its end, or after we have killed it.
+/// How long all processes of a job may take to end after it, or after they were killed.
 const GONE_WITHIN: Duration = Duration::from_secs(10);
-/// Steps of all ranks after a fault with which the job goes on.
+/// Steps that all ranks must complete after a fault for the job to count as recovered.
 const STEPS: usize = 3;
-/// The same where no supervisor has reported that an incident is over.
+/// The same if no supervisor has reported that an incident is over.
 const STEPS_UNREPORTED: usize = 40;
 
-/// A job that is hit until all of its faults are done.
+/// A job that is hit until all of its faults are injected.
 #[derive(Debug)]
 pub(crate) struct Fire<'a> {
     pub(crate) job: Job,
@@ -36,7 +36,7 @@ pub(crate) struct Fire<'a> {
     pub(crate) growth: Growth,
     pub(crate) progress: Progress,
     notes: Tail,
-    /// When a supervisor took the job up last, and when it last reported that an incident is over.
+    /// When a supervisor last attached, and when one last reported that an incident is over.
     up: f64,
     closed: f64,
 }
@@ -82,14 +82,14 @@ impl<'a> Fire<'a> {
         Ok(fire)
     }
 
-    /// Kills the supervisor and starts another one.
+    /// Kills the supervisor and starts another.
     pub(crate) async fn replace_supervisor(&mut self) -> Result<(), Failure> {
         self.supervised.supervisor()?.signal(Signal::KILL)?;
         self.supervised.bury_supervisor().await?;
         self.supervised.start_supervisor(false)
     }
 
-    /// The newest process of each rank.
+    /// Returns the newest process of each rank.
     pub(crate) fn ranks(&mut self) -> BTreeMap<u32, Process> {
         let mut found: BTreeMap<u32, Process> = BTreeMap::new();
         for process in self.supervised.census.take().into_iter().filter(|process| process.state != 'Z') {
@@ -102,8 +102,8 @@ impl<'a> Fire<'a> {
         found
     }
 
-    /// The ranks that are to train: all, or the live ones where the world may be smaller. A host that soon leaves again
-    /// comes back ever later.
+    /// Returns the ranks that are expected to train: all, or the living ones if the world may be smaller. A host that
+    /// fails soon after its return is readmitted later each time.
     fn expected(&mut self) -> BTreeSet<u32> {
         if self.job.strategy.keeps_world() { (0..self.job.ranks).collect() } else { self.ranks().into_keys().collect() }
     }
@@ -112,7 +112,8 @@ impl<'a> Fire<'a> {
         println!("  {:>4} faults  step {:>5}  {line}", self.account.faults, self.progress.most);
     }
 
-    /// Waits until all ranks have gone on after this fault; how long that took, in milliseconds.
+    /// Waits until all ranks train again after the fault at `at`; returns the time until their first step in
+    /// milliseconds.
     pub(crate) async fn goes_on(&mut self, kind: Kind, at: f64) -> Result<f64, Failure> {
         let is_so = |fire: &mut Fire<'a>| {
             let ranks = fire.expected();
@@ -128,13 +129,13 @@ impl<'a> Fire<'a> {
         Ok((first - at) * 1e3)
     }
 
-    /// Lets the job come to its end.
+    /// Lets the job run to its end.
     pub(crate) async fn finish(&mut self) -> Result<u64, Failure> {
         let until = self.progress.most + 50;
         let new = self.job.dir.join("until.new");
         fs::write(&new, until.to_string())?;
         fs::rename(&new, self.job.dir.join("until"))?;
-        // A rank that starts from nothing has all of these steps before it.
+        // A rank that starts from the beginning has all of these steps before it.
         let bound = self.supervised.bound;
         self.supervised.bound += Duration::from_millis(60) * u32::try_from(until).unwrap_or(u32::MAX);
         let ended = self.until("the job ended", |fire| fire.supervised.over.clone()).await;
@@ -144,8 +145,8 @@ impl<'a> Fire<'a> {
         if ok { Ok(until) } else { Err(format!("the job ended with: {reason}").into()) }
     }
 
-    /// Waits until all children of ended ranks have ended, and accounts for those that have not: after `kind`, or at
-    /// the end.
+    /// Waits until all children of ended ranks have ended, and records those that have not: after `kind`, or at the
+    /// end.
     pub(crate) async fn account_for_children(&mut self, kind: Option<Kind>) {
         let Some(number) = self.job.children else { return };
         let until = Instant::now() + GONE_WITHIN;
@@ -169,7 +170,7 @@ impl<'a> Fire<'a> {
         children::kill(&left);
     }
 
-    /// Writes down all that may explain why the job stands still, then starts it again.
+    /// Records all that may explain why the job hangs, then restarts it.
     pub(crate) async fn start_over(&mut self, why: &Stalled) -> Result<(), Failure> {
         self.account.stalls += 1;
         let to = self.job.dir.join(format!("stall-{}.txt", self.account.stalls));

@@ -1,23 +1,23 @@
-//! What processes hold that live through many recoveries: memory, descriptors and threads, from /proc.
+//! Resources of processes that survive many recoveries: memory, descriptors and threads, from /proc.
 
 use crate::outside::census::{Part, Process, parent};
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::fs;
 
-/// Recoveries that a process must have lived through, less the first, for its growth to be reported: a guard's standbys
-/// and ranks come up in the first of them.
+/// Recoveries that a process must have survived, not counting the first, for its growth to be reported: a guard's
+/// standbys and ranks start in the first of them.
 const LIFE_MIN: usize = 15;
-/// Samples at the start of a life that count for nothing: what is made at its first recovery stays.
+/// Samples at the start of a life that are not counted: what is allocated in the first recovery is kept.
 const FIRST_LEFT_OUT: usize = 1;
 
-/// What a process holds.
+/// Resources of a process.
 #[derive(Clone, Copy, Debug, Default)]
 struct Holds {
     rss_kib: i64,
     fds: i64,
     threads: i64,
-    /// Processes that are its children, ranks and standbys: a guard holds descriptors for each.
+    /// Children of the process, ranks and standbys: a guard holds descriptors for each.
     children: usize,
 }
 
@@ -39,23 +39,23 @@ pub(crate) struct Growth {
     lives: BTreeMap<(i32, &'static str), Vec<Holds>>,
 }
 
-/// By how much the process grew most that grew most, from the first third of its recoveries to the last, and which
-/// process that was. Of each third the least counts: what comes and goes is no growth, and what leaks is in the least
-/// as well. A guard is compared with itself when it had as many children: where hosts are lost all ranks of a job come
-/// to it, and standbys for them, and leave it again.
+/// The maximum growth of any process, from the first third of its recoveries to the last, and which process that was.
+/// The minimum of each third counts: what is freed again is no growth, and what leaks is in the minimum as well. A
+/// guard is compared at equal numbers of children: when hosts are lost, it temporarily has all ranks of a job, and
+/// standbys for them.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub(crate) struct Grown {
     pub(crate) rss_growth_kib: i64,
     pub(crate) fd_growth: i64,
     pub(crate) thread_growth: i64,
-    /// The process, for each of these.
+    /// The process with each of these maxima.
     pub(crate) by: [String; 3],
-    /// Most recoveries that a process has lived through, by what it is.
+    /// Maximum number of recoveries that a process has survived, by its kind.
     pub(crate) lived: BTreeMap<&'static str, usize>,
 }
 
 impl Growth {
-    /// A recovery is over.
+    /// Takes a sample of each process after a recovery.
     pub(crate) fn sample(&mut self, processes: &[Process], supervisor: Option<i32>) {
         let parents: Vec<i32> = processes.iter().filter_map(|process| parent(process.pid)).collect();
         for process in processes.iter().filter(|process| process.state != 'Z') {
@@ -73,7 +73,7 @@ impl Growth {
         }
     }
 
-    /// What the rank holds now that holds most, for observers.
+    /// Returns the present resources of the rank that holds most, as text.
     pub(crate) fn newest(&self) -> String {
         let last = self
             .lives
@@ -90,7 +90,7 @@ impl Growth {
         format!("a rank holds at most {} MiB, {fds} descriptors, {threads} threads", rss_kib >> 10)
     }
 
-    /// The result. A process that has lived through few recoveries is left out.
+    /// Returns the maximum growth. Processes that have survived too few recoveries are left out.
     pub(crate) fn grown(&self) -> Grown {
         let mut grown = Grown::default();
         for ((pid, what), life) in &self.lives {
@@ -122,7 +122,7 @@ fn is_there(pid: i32) -> bool {
     fs::metadata(format!("/proc/{pid}")).is_ok()
 }
 
-/// By how many children it had.
+/// Returns the minimum of a resource for each number of children.
 fn least(life: &[Holds], field: fn(&Holds) -> i64) -> BTreeMap<usize, i64> {
     let mut least = BTreeMap::new();
     for holds in life {

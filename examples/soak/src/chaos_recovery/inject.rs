@@ -1,6 +1,6 @@
-//! The faults: which process is hit, in which moment, and how.
+//! The faults: the victim, the moment and the kind of each.
 //!
-//! It is given kind and dice, and finds its victims by what any process can see of the job from outside.
+//! It receives kind and dice, and finds its victims from outside, as any process could.
 
 use super::fire::Fire;
 use super::kind::Kind;
@@ -19,24 +19,24 @@ use taskd_examples::hosts::kill_host_of;
 use taskd_examples::program::Failure;
 use taskd_examples::recover::{Strategy, cut, now};
 
-/// Most milliseconds that a recovery has been under way for when it is hit: half of them while ranks give up, else at
-/// any moment.
+/// Maximum time from the start of a recovery until it is hit, in milliseconds: half of the faults hit while ranks
+/// abort, the others at any moment.
 const SOON_MS_MAX: u64 = 100;
 const LATER_MS_MAX: u64 = 1500;
-/// How long the script may take to do what it is ordered to do.
+/// How long the script may take to carry out an order.
 const STRUCK_WITHIN: Duration = Duration::from_secs(20);
-/// Most milliseconds after a rank has committed until one is killed: the script stays there for 500.
+/// Maximum time from a rank's commit until a rank is killed, in milliseconds: the script waits there for 500.
 const COMMIT_MS_MAX: u64 = 400;
 
 impl Fire<'_> {
-    /// Strikes; when the last blow fell. `None`: there was no process to hit, or a victim has not done what it was
-    /// ordered to do.
+    /// Injects a fault; returns the time of its last part. `None`: there was no process to hit, or the script has not
+    /// carried out its order.
     pub(crate) async fn inject(&mut self, kind: Kind, dice: &mut StdRng) -> Result<Option<f64>, Failure> {
         let least = if self.job.strategy.keeps_world() { self.job.ranks as usize } else { 1 };
         let ranks = self.until("the ranks ran", |fire| Some(fire.ranks()).filter(|ranks| ranks.len() >= least)).await?;
         let living: Vec<u32> = ranks.keys().copied().collect();
         let at = dice.random_range(0..living.len());
-        let next = dice.random_range(1..self.job.ranks as usize); // in a world that is smaller it may be the same one
+        let next = dice.random_range(1..self.job.ranks as usize); // in a smaller world this can be the same rank
         let (any, other) = (living[at], living[(at + next) % living.len()]);
         let at = match kind {
             Kind::Kill => self.kill(&ranks, &[any]),
@@ -100,14 +100,14 @@ impl Fire<'_> {
         Some(at)
     }
 
-    /// Kills a rank, and another one as soon as a checkpoint is begun that is not whole yet.
+    /// Kills a rank, and another one as soon as a rank has begun a checkpoint.
     async fn mid_dump(&mut self, ranks: &BTreeMap<u32, Process>, any: u32, other: u32) -> Result<Option<f64>, Failure> {
         let before = begun(&self.job.dir);
         let Some(first) = self.kill(ranks, &[any]) else { return Ok(None) };
         let began = Instant::now();
         while begun(&self.job.dir).is_subset(&before) {
             if began.elapsed() > STRUCK_WITHIN {
-                return Ok(Some(first)); // no rank saved: it recovered otherwise
+                return Ok(Some(first)); // no rank saved its state: another strategy recovered the job
             }
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
@@ -138,7 +138,7 @@ impl Fire<'_> {
         Some(at)
     }
 
-    /// Has the script do something to itself in a step to come; when it did.
+    /// Orders the script to cause the fault `name` in a later step; returns the time of the fault.
     async fn order(&mut self, rank: u32, name: &str) -> Result<Option<f64>, Failure> {
         let path = |what: &str| self.job.dir.join(format!("{what}.{rank}"));
         let (fault_file, new, struck) = (path("fault"), path("fault.new"), path("struck"));
@@ -154,12 +154,12 @@ impl Fire<'_> {
             }
             self.pass(Duration::from_millis(2)).await;
         }
-        let _ = fs::remove_file(&fault_file); // taken at the last moment, then
+        let _ = fs::remove_file(&fault_file); // an error means that the script has taken it just now
         Ok(None)
     }
 
-    /// One rank fails alone, ahead of its commit or in the midst of it, when the others commit; or it is held in the
-    /// midst of it, and it, another one, or both are killed.
+    /// One rank fails alone, before or during its commit, while the others commit; or it is held during its commit, and
+    /// it, another rank, or both are killed.
     async fn between_commits(
         &mut self,
         ranks: &BTreeMap<u32, Process>,
@@ -179,7 +179,7 @@ impl Fire<'_> {
         Ok(self.kill(ranks, &victims[dice.random_range(0..victims.len())]))
     }
 
-    /// A fault whose recovery is to be hit.
+    /// Injects a fault whose recovery is to be hit.
     async fn first_blow(&mut self, ranks: &BTreeMap<u32, Process>, any: u32) -> Result<Option<f64>, Failure> {
         if self.job.strategy == Strategy::Retry {
             self.order(any, "exception").await
@@ -206,7 +206,7 @@ impl Fire<'_> {
     }
 }
 
-/// The checkpoints of a job that have been begun, whole ones among them.
+/// Returns the checkpoints of a job, complete or not.
 fn begun(dir: &Path) -> BTreeSet<OsString> {
     fs::read_dir(dir.join("dumps")).into_iter().flatten().flatten().map(|entry| entry.file_name()).collect()
 }

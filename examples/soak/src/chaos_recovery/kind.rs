@@ -1,4 +1,4 @@
-//! What is done to the job, and which of it suits which strategy.
+//! The kinds of faults, and which of them suit which strategy.
 //!
 //! It touches nothing.
 
@@ -6,7 +6,7 @@ use clap::ValueEnum;
 use serde::Serialize;
 use taskd_examples::recover::Strategy;
 
-/// What is hit, how, and in which moment.
+/// The victim, the fault and the moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, ValueEnum, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Kind {
@@ -26,7 +26,7 @@ pub(crate) enum Kind {
     Cut,
     /// The store is killed.
     Store,
-    /// A process that waits for a rank's place is killed.
+    /// A standby is killed.
     Standby,
     /// Two ranks are killed at once.
     TwoAtOnce,
@@ -36,7 +36,7 @@ pub(crate) enum Kind {
     BetweenCommits,
     /// All ranks, and with them all replicas, are killed at once.
     AllAtOnce,
-    /// The supervisor is killed; the guard keeps the job, and another one attaches.
+    /// The supervisor is killed; the guard keeps the job, and another supervisor attaches.
     Supervisor,
     /// The same during a recovery, which the next supervisor continues.
     SupervisorMidRecovery,
@@ -46,11 +46,11 @@ pub(crate) enum Kind {
     MidDump,
 }
 
-/// Faults after which every process goes on.
+/// Faults that no process dies of, except the store.
 const SOFT: [Kind; 5] = [Kind::Exception, Kind::Collective, Kind::Nan, Kind::Store, Kind::Cut];
 
 impl Kind {
-    /// One deck for a strategy: the kinds that it is for more than once.
+    /// Returns one deck for a strategy, in which the kinds that it is meant for occur more than once.
     pub(crate) fn deck(strategy: Strategy) -> Vec<Kind> {
         use Kind::{
             AllAtOnce, BetweenCommits, Guard, Kill, MidDump, MidRecovery, RankZero, Stop, Supervisor,
@@ -74,7 +74,7 @@ impl Kind {
         }
     }
 
-    /// Whether another supervisor has to take the job up.
+    /// Returns true if another supervisor has to attach to the job.
     pub(crate) const fn is_of_supervisor(self) -> bool {
         matches!(self, Kind::Supervisor | Kind::SupervisorMidRecovery)
     }

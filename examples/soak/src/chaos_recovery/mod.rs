@@ -1,7 +1,7 @@
-//! The soak run behind the example `chaos_recovery`: a real PyTorch job that recovers inside of its processes, hit from outside over
-//! and over, a job for each strategy.
+//! The soak run behind the example `chaos_recovery`: real PyTorch jobs, one for each strategy, are hit from outside
+//! repeatedly and recover without restarting all processes.
 //!
-//! It only strikes, watches and keeps the account: what recovers the job is taskd.
+//! It only injects, observes and keeps the account: taskd recovers the jobs.
 
 mod account;
 mod children;
@@ -25,13 +25,13 @@ use taskd_examples::recover::Strategy;
 /// Hits real PyTorch jobs in every way, each under one strategy; each must end like an undisturbed one.
 #[derive(Debug, Parser)]
 pub struct Options {
-    /// Faults, shared out among the jobs.
+    /// Faults, divided among the jobs.
     #[arg(long, allow_negative_numbers = true, default_value_t = 60, value_parser = number::<u32>(1, 100_000))]
     faults: u32,
     /// Only a job with this strategy. Default: one job for each strategy.
     #[arg(long, value_parser = EnumValueParser::<Strategy>::new().try_map(goes_on))]
     strategy: Option<Strategy>,
-    /// Only these kinds of faults. Default: those that suit the strategy.
+    /// Kinds of faults. Default: those that suit the strategy.
     #[arg(long, value_enum, value_delimiter = ',')]
     kinds: Vec<Kind>,
     /// Chooses kinds, victims and moments.
@@ -58,15 +58,16 @@ pub struct Options {
     role: Role,
 }
 
-/// Whether a job with this strategy can be hit by whatever there is.
+/// Returns the strategy, or an error if a job ends with it.
 fn goes_on(strategy: Strategy) -> Result<Strategy, &'static str> {
     if strategy.ends_job() { Err("it ends the job; choose another strategy") } else { Ok(strategy) }
 }
 
-/// Strikes as often as asked, prints the account and judges it. The same program, started again by itself, is the supervisor.
+/// Injects the requested faults, prints the account and checks it. The same program, started again by itself, is the
+/// supervisor.
 ///
 /// # Errors
-/// One sentence: what cannot be done here, or what is not as it must be.
+/// One sentence: what is missing on this machine, or what is not as expected.
 pub async fn run(options: &Options) -> Result<(), Failure> {
     if let Some(dir) = &options.role.supervise {
         return Box::pin(supervisor::supervise(dir)).await;

@@ -1,4 +1,4 @@
-//! How far the ranks are, from the lines that they write as they go.
+//! The progress of the ranks, from the lines that they write.
 
 use crate::outside::notes::Tail;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -9,11 +9,11 @@ use taskd_examples::recover::{StepLine, first_common};
 /// Steps that are remembered of each rank.
 const LINES_MAX: usize = 128;
 
-/// The steps of all ranks so far.
+/// The steps of all ranks up to now.
 #[derive(Debug, Default)]
 pub(crate) struct Progress {
     tails: BTreeMap<PathBuf, (u32, i32, Tail)>,
-    /// Files whose writers are gone.
+    /// Files whose writers have ended.
     done: BTreeSet<PathBuf>,
     lines: BTreeMap<u32, VecDeque<StepLine>>,
     /// The newest step that each rank has completed.
@@ -23,7 +23,7 @@ pub(crate) struct Progress {
 }
 
 impl Progress {
-    /// Takes in what has been written since the last call.
+    /// Reads the lines that have been written since the last call.
     pub(crate) fn look(&mut self, dir: &Path) {
         for file in fs::read_dir(dir).into_iter().flatten().flatten() {
             let path = file.path();
@@ -56,14 +56,14 @@ impl Progress {
         }
     }
 
-    /// How many steps every one of these ranks has completed since then.
+    /// Returns the number of steps that each of these ranks has completed since `at`.
     pub(crate) fn since(&self, at: f64, ranks: &BTreeSet<u32>) -> usize {
         let since = |lines: &VecDeque<StepLine>| lines.iter().filter(|line| line.t > at).count();
         let counts = ranks.iter().map(|rank| self.lines.get(rank).map_or(0, since));
         counts.min().unwrap_or(0)
     }
 
-    /// When these ranks had computed one step after that.
+    /// Returns the time at which all of these ranks had computed the same step after `at`.
     pub(crate) fn first_after(&self, at: f64, ranks: &BTreeSet<u32>) -> Option<f64> {
         let lines = self.lines.iter().filter(|(rank, _)| ranks.contains(rank));
         let lines = lines.flat_map(|(rank, lines)| lines.iter().map(|line| (*rank, line)));

@@ -1,5 +1,5 @@
-//! The run as a whole: a job for each strategy, hit until its share of the faults is done; then the undisturbed run,
-//! and the reckoning.
+//! The run as a whole: a job for each strategy, hit until its share of the faults is injected; then the undisturbed
+//! run, and the comparison.
 
 use super::Options;
 use super::account::{Account, JobAccount};
@@ -21,16 +21,16 @@ use taskd_examples::program::Failure;
 use taskd_examples::recover::{Compared, Job, Outcome, Strategy, read_lines};
 use taskd_pytorch::venv;
 
-/// The jobs of a run, if nothing else is asked for.
+/// The strategies of a run's jobs by default.
 const STRATEGIES: [Strategy; 6] =
     [Strategy::Retry, Strategy::RecoverInPlace, Strategy::Recover, Strategy::Shrink, Strategy::Dump, Strategy::Restart];
 /// Milliseconds of pause in a step: the work of a larger model.
 const PACE_MS: u64 = 20;
-/// How long a job trains at least, and less than which, before it is hit again: in milliseconds.
+/// Minimum and maximum time of training between two faults, in milliseconds.
 const BETWEEN_MS: (u64, u64) = (100, 900);
-/// No job comes so far: it is ordered to end.
+/// More steps than any job trains: a job is ordered to end.
 const STEPS_MAX: u64 = 10_000_000;
-/// Injections that find no process to hit, for each that does.
+/// Planned injections for each requested fault, since some find no process to hit.
 const IN_VAIN: usize = 2;
 
 /// Runs the soak.
@@ -55,7 +55,7 @@ pub(crate) async fn run(options: &Options) -> Result<Account, Failure> {
     };
     let done = Box::pin(all_jobs(options, &job, &mut census)).await;
     for process in census.take() {
-        let _ = process.signal(Signal::KILL); // whatever happened: nothing is left running
+        let _ = process.signal(Signal::KILL); // in every case: no process is left running
     }
     job.children.into_iter().for_each(|number| children::kill(&children::living(number)));
     let keep = done.as_ref().map_or(true, |account| account.wants_a_look());
@@ -93,7 +93,7 @@ async fn all_jobs(options: &Options, job: &Job, census: &mut Census) -> Result<A
     Ok(Account::of(options.seed, jobs))
 }
 
-/// Holds jobs that train the same against an undisturbed one.
+/// Compares jobs that train the same with an undisturbed one.
 async fn compare_all(job: &Job, name: &str, accounts: &mut [&mut JobAccount]) -> Result<(), Failure> {
     let Some(strategy) = accounts.first().map(|account| account.strategy) else { return Ok(()) };
     let steps = accounts.iter().map(|account| account.steps).max().unwrap_or(0) + 1;
@@ -104,7 +104,7 @@ async fn compare_all(job: &Job, name: &str, accounts: &mut [&mut JobAccount]) ->
     Ok(())
 }
 
-/// One job, hit until its share of the faults is done.
+/// Runs one job, which is hit until its share of the faults is injected.
 async fn under_fire(options: &Options, job: Job, share: u32, census: &mut Census) -> Result<JobAccount, Failure> {
     let mut account = JobAccount::of(job.strategy, job.dir.clone(), share);
     let kinds = if options.kinds.is_empty() { Kind::deck(job.strategy) } else { options.kinds.clone() };
@@ -137,7 +137,7 @@ async fn under_fire(options: &Options, job: Job, share: u32, census: &mut Census
     Ok(account)
 }
 
-/// One injection, and what comes of it. A stall is counted, and the job started again.
+/// Injects one fault and waits for the recovery. A stall is counted, and the job restarted.
 async fn one(fire: &mut Fire<'_>, kind: Kind, seed: u64) -> Result<(), Failure> {
     let mut dice = StdRng::seed_from_u64(seed);
     fire.pass(within_ms(&mut dice, BETWEEN_MS.0, BETWEEN_MS.1)).await;
@@ -172,7 +172,7 @@ async fn trains(fire: &mut Fire<'_>) -> Result<(), Failure> {
     fire.until("the job trained", |fire| (fire.progress.since(at, &ranks) > 0).then_some(())).await
 }
 
-/// Lets the job come to its end, and looks at what every rank has ended with.
+/// Lets the job run to its end, and checks the result of every rank.
 async fn finish(fire: &mut Fire<'_>) -> Result<(), Failure> {
     let steps = match fire.finish().await {
         Ok(steps) => steps,
@@ -186,21 +186,21 @@ async fn finish(fire: &mut Fire<'_>) -> Result<(), Failure> {
     Ok(())
 }
 
-/// More ranks no job has here.
+/// More ranks than any job has here.
 const RANKS_MAX: u32 = 64;
 
-/// Whether the ranks of a job whose world was smaller for a while have ended with the same parameters.
+/// Checks whether the ranks of a job whose world was smaller for a while have ended with the same parameters.
 fn compare_ends(account: &mut JobAccount) {
     let outcomes: Vec<Outcome> = (0..RANKS_MAX).filter_map(|rank| outcome(&account.dir, rank)).collect();
     account.replicas_equal = !outcomes.is_empty() && outcomes.iter().all(|one| one.weights == outcomes[0].weights);
 }
 
-/// What a rank has ended with.
+/// Returns the result of a rank.
 fn outcome(dir: &Path, rank: u32) -> Option<Outcome> {
     serde_json::from_slice(&fs::read(dir.join(format!("result.{rank}.json"))).ok()?).ok()
 }
 
-/// Holds a job's steps, and what its ranks have ended with, against the undisturbed run's.
+/// Compares a job's steps, and the results of its ranks, with the undisturbed run's.
 fn compare(
     account: &mut JobAccount,
     reference: &std::collections::BTreeMap<u32, Vec<taskd_examples::recover::StepLine>>,
@@ -220,7 +220,7 @@ fn compare(
     }
 }
 
-/// The most groups of older generations that a rank reported as not gone yet, from the journal.
+/// Returns the maximum number of abandoned groups of older generations that a rank reported, from the journal.
 fn abandoned(dir: &Path) -> Result<u64, Failure> {
     let mut text = Vec::new();
     journal::dump(&dir.join("journal"), &mut text)?;

@@ -1,4 +1,4 @@
-//! What may explain why a job stands still, written down while it does.
+//! What may explain why a job hangs, recorded while it does.
 
 use crate::outside::census::{Part, Process};
 use crate::outside::{notes, supervised};
@@ -8,15 +8,15 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// How long ranks may take to write where they are.
+/// How long ranks may take to write their stacks.
 const STACKS_WITHIN: Duration = Duration::from_secs(2);
-/// Lines of each file that are written down.
+/// Lines recorded of each file.
 const LINES: usize = 80;
 
-/// Asks every rank for its stacks and writes everything to `to`.
+/// Requests every rank's stacks and writes everything to `to`.
 pub(crate) async fn dump(to: &Path, headline: &str, dir: &Path, processes: &[Process]) -> std::io::Result<()> {
     for rank in processes.iter().filter(|process| matches!(process.part, Part::Rank { .. }) && process.state != 'Z') {
-        let _ = rank.signal(Signal::USR1); // the script writes its stacks to stderr; one that is gone does not
+        let _ = rank.signal(Signal::USR1); // the script writes its stacks to stderr; an ended one does not
     }
     tokio::time::sleep(STACKS_WITHIN).await;
     let mut text = format!("{headline}\n");
@@ -34,7 +34,7 @@ pub(crate) async fn dump(to: &Path, headline: &str, dir: &Path, processes: &[Pro
     fs::write(to, text)
 }
 
-/// What the guard and the ranks have printed: all logs of the run directory, the newest last.
+/// Returns the output of the guard and the ranks: all logs of the run directory, the newest last.
 fn printed(dir: &Path) -> Vec<PathBuf> {
     let mut found = Vec::new();
     let mut left = vec![dir.to_owned()];

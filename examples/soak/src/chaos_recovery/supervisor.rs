@@ -1,6 +1,6 @@
-//! What the supervisor of the soak run does.
+//! The supervisor process of the soak run.
 //!
-//! It knows nothing of the faults to come.
+//! It has no information about the faults to come.
 
 use crate::outside::notes::{Note, Writer};
 use crate::outside::supervised::{ORDER, listen, soak_is_gone};
@@ -10,14 +10,14 @@ use taskd_core::launch::OnOwnerLoss;
 use taskd_examples::program::Failure;
 use taskd_examples::recover::{Job, Supervised};
 
-/// How long a job without a supervisor is kept.
+/// How long the guard keeps a job without a supervisor.
 const KEEP: Duration = Duration::from_secs(60);
-/// Longer than the soak run waits for a step: it is to see every stall.
+/// Bound of the stall detector: longer than the soak run waits for a step, so that the soak run sees every stall.
 const STALL: Duration = Duration::from_secs(300);
-/// Restarts are what the soak run is for.
+/// Restart limit, which the soak run must not reach.
 const RESTARTS_MAX: u32 = 1_000_000;
 
-/// Runs the job of `dir`, or goes on with it, to its end.
+/// Runs or continues the job of `dir` to its end.
 pub(crate) async fn supervise(dir: &Path) -> Result<(), Failure> {
     let job: Job = serde_json::from_slice(&std::fs::read(dir.join(ORDER))?)?;
     let mut notes = Writer::open(dir)?;

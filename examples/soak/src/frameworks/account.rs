@@ -1,4 +1,4 @@
-//! The account of a soak run: for each loop what was done, what came of it, and everything that should not have happened.
+//! The account of a soak run: for each loop the kills, the results, and everything that should not have happened.
 
 use super::job::Training;
 use super::kills::Kill;
@@ -11,7 +11,7 @@ use taskd_core::job::JobTime;
 use taskd_core::kernel::{IncidentReport, Outcome};
 use taskd_examples::program::Failure;
 
-/// A kill is seen within that, at the worst: a host is busy while a framework is imported.
+/// Maximum delay of a report of a kill: a host is busy while a framework is imported.
 const SEEN_WITHIN: Duration = Duration::from_secs(20);
 
 /// The whole account.
@@ -20,7 +20,7 @@ pub(super) struct Account {
     pub(super) rows: Vec<Row>,
 }
 
-/// What came of one loop in one form.
+/// The results of one loop, with or without `taskd.steps`.
 #[derive(Debug, Serialize)]
 pub(super) struct Row {
     #[serde(rename = "loop")]
@@ -30,11 +30,11 @@ pub(super) struct Row {
     pub(super) kills: u32,
     /// Incidents by the strategy that ended them.
     recovered: BTreeMap<String, u32>,
-    /// Steps of which the loss was compared with the undisturbed run's.
+    /// Steps whose loss was compared with the undisturbed run's.
     steps_compared: usize,
-    /// What was different.
+    /// The differences.
     different: Vec<String>,
-    /// Jobs that did not complete, and why.
+    /// Jobs that did not complete, with their reasons.
     failed: Vec<String>,
     /// Verdicts on ranks that were not killed.
     blamed_wrongly: Vec<String>,
@@ -46,7 +46,7 @@ impl Row {
         Row { what, taskd_steps, jobs: 0, kills: 0, recovered, steps_compared: 0, different, failed, blamed_wrongly }
     }
 
-    /// Takes in one disturbed job.
+    /// Adds one disturbed job.
     pub(super) fn add(&mut self, training: &Training, undisturbed: &Training) {
         self.jobs += 1;
         self.kills += u32::try_from(training.kills.len()).unwrap_or(u32::MAX);
@@ -82,7 +82,7 @@ impl Row {
     }
 }
 
-/// Ranks that an incident blames and that were not killed.
+/// Returns the ranks that an incident blames although they were not killed, as text.
 fn wrongly_blamed(incident: &IncidentReport, kills: &[Kill]) -> Option<String> {
     let since_start = |at: JobTime| at.since(JobTime::START);
     let (from, until) = (since_start(incident.onset), since_start(incident.closed.unwrap_or(incident.detected)));
@@ -123,7 +123,7 @@ impl Account {
     }
 
     /// # Errors
-    /// What is not as it must be.
+    /// What is not as expected.
     pub(super) fn judge(&self) -> Result<(), Failure> {
         let mut wrong = String::new();
         for row in self.rows.iter().filter(|row| !row.is_well()) {

@@ -1,4 +1,4 @@
-//! One training under supervision, and what it has left: its ranks' hashes and the losses of its steps.
+//! One training under supervision, and its results: the ranks' hashes and the losses of its steps.
 
 use super::kills::{Dice, Kill, Striker};
 use super::loops::Loop;
@@ -18,9 +18,9 @@ use taskd_examples::program::{self, Failure};
 use taskd_pytorch::store::StoreProgram;
 use taskd_pytorch::{TorchLauncher, with_store};
 
-/// How often ranks say that they live.
+/// The interval of the ranks' heartbeats.
 const BEAT: Duration = Duration::from_millis(500);
-/// Steps from one checkpoint to the next.
+/// Steps between two checkpoints.
 const EVERY: u64 = 20;
 
 /// One training.
@@ -33,14 +33,14 @@ pub(super) struct Job {
     pub(super) steps: u64,
 }
 
-/// What came of it.
+/// The result of a training.
 #[derive(Debug)]
 pub(super) struct Training {
     pub(super) report: JobReport,
     pub(super) kills: Vec<Kill>,
-    /// The hash that each rank has ended with.
+    /// The hash of each rank at the end.
     pub(super) results: BTreeMap<u32, String>,
-    /// The loss of each rank's steps, in all lives of it.
+    /// The losses of each rank's steps, in all its processes.
     pub(super) losses: Vec<(u32, StepLine)>,
 }
 
@@ -63,13 +63,13 @@ impl Training {
 }
 
 impl Job {
-    /// Trains to the end, and kills at most `kills` ranks on the way.
+    /// Trains to the end, and kills at most `kills` ranks meanwhile.
     pub(super) async fn run(&self, kills: u32, dice: &mut Dice) -> Result<Training, Failure> {
         fs::create_dir_all(&self.dir)?;
         let local = Arc::new(LocalLauncher::builder(self.dir.join("run")).job_name("frameworks").build().await?);
         let launcher: Arc<dyn Launcher> = local.clone();
         let mut detectors = detect::defaults();
-        detectors.retain(|detector| detector.name() != "restart-storm"); // this is one
+        detectors.retain(|detector| detector.name() != "restart-storm"); // repeated restarts are intended here
         detectors.push(RestartStormDetector::more_than(1_000, Duration::from_secs(60)).boxed());
         let runtime = Runtime::builder()
             .job(self.spec()?)
@@ -97,7 +97,7 @@ impl Job {
         let worker = worker.with_env("OMP_NUM_THREADS", "1").with_env("TORCH_CPP_LOG_LEVEL", "ERROR");
         let spec = JobSpec::new("frameworks", self.what.ranks(), worker);
         let mut spec = with_store(spec, &StoreProgram::ReexecSelf)?;
-        spec.policy.termination_grace_period = Duration::from_secs(1); // nothing is saved when a rank is stopped
+        spec.policy.termination_grace_period = Duration::from_secs(1); // a stopped rank saves nothing
         spec.policy.budget.recoveries_max = 1_000_000;
         Ok(spec)
     }
@@ -113,7 +113,7 @@ impl Job {
     }
 }
 
-/// The lines of all lives of all ranks. The last one of a life may have been cut.
+/// Returns the lines of all processes of all ranks. The last line of a process may be cut.
 fn losses(dir: &Path) -> Result<Vec<(u32, StepLine)>, Failure> {
     let mut losses = Vec::new();
     for entry in fs::read_dir(dir)? {

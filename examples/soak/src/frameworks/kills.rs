@@ -1,4 +1,4 @@
-//! SIGKILL to ranks at random moments, for as long as a job runs: in steps, while it saves, while it starts, while it recovers.
+//! SIGKILL to ranks at random moments while a job runs: in steps, while it saves, starts or recovers.
 
 use rand::rngs::StdRng;
 use rand::{RngExt as _, SeedableRng};
@@ -11,19 +11,19 @@ use taskd_core::launch::{Launcher, Phase};
 use taskd_core::runtime::{RuntimeHandle, TimestampedEvent};
 use tokio::sync::broadcast::Receiver;
 
-/// Until when after a kill a job must have gone on.
+/// Time limit for a job to train again after a kill.
 const BOUND: Duration = Duration::from_secs(120);
-/// How long at most the next kill is waited with, in milliseconds: after the job has gone on, or after the last kill.
+/// Maximum delay of a kill, in milliseconds, after the job has recovered or after the previous kill.
 const WITHIN_MS: u64 = 2_500;
-/// Of this many kills one does not wait for the job to go on.
+/// One in this many kills is sent without waiting for the job to recover from the previous one.
 const UNWAITED: u32 = 5;
 
-/// How often the job is looked at.
+/// The interval at which the job's status is checked.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 
 type Events = Receiver<Arc<TimestampedEvent>>;
 
-/// The seed's numbers.
+/// Random numbers from the seed.
 #[derive(Debug)]
 pub(super) struct Dice(StdRng);
 
@@ -33,14 +33,14 @@ impl Dice {
     }
 }
 
-/// A rank that was killed, and when, from the job's start.
+/// A rank that was killed, and the time since the job's start.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Kill {
     pub(super) rank: u32,
     pub(super) at: Duration,
 }
 
-/// What strikes a job.
+/// Kills ranks of a job.
 pub(super) struct Striker {
     pub(super) launcher: Arc<dyn Launcher>,
     pub(super) handle: RuntimeHandle,
@@ -48,7 +48,7 @@ pub(super) struct Striker {
 }
 
 impl Striker {
-    /// Kills `kills` ranks, or fewer where the job is over before. A job that does not go on after a kill is stopped.
+    /// Kills `kills` ranks, or fewer if the job is over before. A job that does not recover from a kill is stopped.
     pub(super) async fn carry_out(self, kills: u32, dice: &mut Dice) -> Vec<Kill> {
         let (mut events, mut done, mut waits) = (self.handle.events(), Vec::new(), true);
         while done.len() < kills as usize {
@@ -60,11 +60,11 @@ impl Striker {
             };
             if !goes_on {
                 let reason = format!("the job did not train again within {} s", BOUND.as_secs());
-                let _ = self.handle.stop_now(reason).await; // error: the job is over
+                let _ = self.handle.stop_now(reason).await; // an error means that the job is over
                 break;
             }
             tokio::time::sleep(Duration::from_millis(dice.0.random_range(0..WITHIN_MS))).await;
-            while events.try_recv().is_ok() {} // what was over before
+            while events.try_recv().is_ok() {} // drops events of earlier incidents
             let Some(kill) = self.kill(dice).await else { break };
             done.push(kill);
             waits = dice.0.random_range(0..UNWAITED) != 0;
@@ -72,7 +72,7 @@ impl Striker {
         done
     }
 
-    /// Waits until this is so, or the job is over; not for ever.
+    /// Waits until `is_so` returns true or the job is over; returns false if neither happens within [`BOUND`].
     async fn until(&self, events: &mut Events, is_so: impl Fn(Option<&Event>, &JobStatus) -> bool) -> bool {
         let within = Instant::now() + BOUND;
         while Instant::now() < within {
@@ -86,7 +86,7 @@ impl Striker {
         false
     }
 
-    /// Kills a rank that runs; `None` where the job is over.
+    /// Kills a running rank; returns `None` if the job is over.
     async fn kill(&self, dice: &mut Dice) -> Option<Kill> {
         loop {
             let procs = self.launcher.list().await.ok()?.procs;

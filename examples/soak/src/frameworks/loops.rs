@@ -1,9 +1,9 @@
-//! The loops that are tried: which program trains how.
+//! The training loops of the run, and the program of each.
 
 use clap::ValueEnum;
 use serde::Serialize;
 
-/// A training loop by some framework's means; what it is called is what the script `run.py` calls it.
+/// A training loop of a framework; its name is also its argument of the script `run.py`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub(super) enum Loop {
@@ -11,7 +11,7 @@ pub(super) enum Loop {
     Ddp,
     /// Two stages of one shape, with `dist.send` and `dist.recv`.
     Pipeline,
-    /// The same with torch.distributed.pipelining.
+    /// The same with `torch.distributed.pipelining`.
     TorchPipelining,
     /// torch's ZeroRedundancyOptimizer.
     #[value(name = "torch-zero1")]
@@ -52,7 +52,7 @@ impl Loop {
         !matches!(self, Loop::DeepspeedZero1 | Loop::HfTrainer | Loop::Accelerate | Loop::Lightning)
     }
 
-    /// Whether the program has a loop of its own, which `taskd.steps` can be.
+    /// Returns true if the program has a loop of its own, in which `taskd.steps` can be used.
     pub(super) fn has_steps(self) -> bool {
         !matches!(self, Loop::HfTrainer | Loop::Lightning)
     }

@@ -1,6 +1,6 @@
-//! The soak run behind the example `chaos_frameworks`: ranks of small trainings, each with another framework, are killed.
+//! The soak run behind the example `chaos_frameworks`: it kills ranks of small trainings, each with another framework.
 //!
-//! It only kills and compares: what recovers the jobs is taskd, and what they go on from are the frameworks' own checkpoints.
+//! It only kills and compares: taskd recovers the jobs, and they resume from the frameworks' own checkpoints.
 
 mod account;
 mod job;
@@ -17,7 +17,7 @@ use taskd_core::launch::python::venv::VenvSpec;
 use taskd_examples::program::{self, Failure, number};
 use taskd_pytorch::venv;
 
-/// What the programs import.
+/// The packages that the programs import.
 static FRAMEWORKS: VenvSpec = VenvSpec {
     what: "accelerate, DeepSpeed, Lightning and transformers",
     takes: "about 8 GB, once, about 3 minutes",
@@ -34,7 +34,7 @@ pub struct Options {
     /// Kills of each loop.
     #[arg(long, allow_negative_numbers = true, default_value_t = 20, value_parser = number::<u32>(1, 10_000))]
     kills: u32,
-    /// Only these loops. Default: all.
+    /// Loops to run. Default: all.
     #[arg(long, value_enum, value_delimiter = ',')]
     loops: Vec<Loop>,
     /// Only with `taskd.steps`, or only without.
@@ -51,10 +51,10 @@ pub struct Options {
     json: bool,
 }
 
-/// Trains with every loop that is asked for, prints the account and judges it.
+/// Trains with every selected loop, prints the account and checks it.
 ///
 /// # Errors
-/// One sentence: what cannot be done here, or what is not as it must be.
+/// One sentence: what is missing on this machine, or what is not as expected.
 pub async fn run(options: &Options) -> Result<(), Failure> {
     let loops = if options.loops.is_empty() { Loop::all() } else { options.loops.clone() };
     let need_torch_alone = loops.iter().all(|what| what.needs_torch_alone());
@@ -68,7 +68,7 @@ pub async fn run(options: &Options) -> Result<(), Failure> {
     });
     let python = located.await??;
     let mut dir = tempfile::Builder::new().prefix("taskd-chaos-frameworks-").tempdir()?;
-    dir.disable_cleanup(true); // unless all is well
+    dir.disable_cleanup(true); // deleted only after success
     let mut account = Account::default();
     for what in loops {
         Box::pin(under_fire(options, what, &python, dir.path(), &mut account)).await?;
@@ -82,7 +82,7 @@ pub async fn run(options: &Options) -> Result<(), Failure> {
     account.judge()
 }
 
-/// An undisturbed training, and as many disturbed ones as its kills need, for both forms of a loop.
+/// Runs an undisturbed training, and as many disturbed ones as its kills need, with and without `taskd.steps`.
 async fn under_fire(
     options: &Options,
     what: Loop,

@@ -1,6 +1,6 @@
-//! The job's processes as any process can see them from outside: in /proc, by a mark in their environment.
+//! The job's processes as any process can observe them from outside: in /proc, by a mark in their environment.
 //!
-//! It asks neither supervisor nor guard, and signals only processes that it has looked at.
+//! It sends no requests to supervisor or guard, and signals only processes that it has listed.
 
 use super::notes::Victim;
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
@@ -8,25 +8,25 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::io;
 
-/// The variable that marks everything a soak run starts: supervisors, guards, ranks, and whatever they start.
+/// The environment variable that marks all processes of a soak run: supervisors, guards, ranks, and their descendants.
 pub(crate) const MARK: &str = "CHAOS_RUN";
 
-/// What a process is in the job.
+/// The role of a process in the job.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Part {
     Guard,
     /// The job's store.
     Store,
-    /// Waits to be a rank, or makes processes that do.
+    /// A standby, or the template process that forks standbys.
     Standby,
     /// The root process of a rank.
     Rank {
         victim: Victim,
         generation: u64,
-        /// Where rank 0 hosts the store.
+        /// Port at which rank 0 hosts the store.
         port: u16,
     },
-    /// A supervisor, something that a rank started, or a process that is ending and has no environment any more.
+    /// A supervisor, a descendant of a rank, or a process that is ending and has lost its environment.
     Other,
 }
 
@@ -40,7 +40,7 @@ pub(crate) struct Process {
 }
 
 impl Process {
-    /// Sends a signal to exactly this process.
+    /// Sends a signal to this process, and never to another one with the same id.
     pub(crate) fn signal(&self, signal: Signal) -> io::Result<()> {
         let pid = Pid::from_raw(self.pid).ok_or(io::ErrorKind::InvalidInput)?;
         let handle = pidfd_open(pid, PidfdFlags::empty())?;
@@ -58,8 +58,8 @@ impl Process {
     }
 }
 
-/// Looks for processes, and remembers all that it has ever seen: one that is ending has no environment by which it
-/// could be found again.
+/// Lists processes, and remembers all that it has ever listed: one that is ending has no environment any more by which
+/// it could be found again.
 #[derive(Debug)]
 pub(crate) struct Census {
     mark: String,
@@ -75,12 +75,12 @@ impl Census {
         &self.mark
     }
 
-    /// All process ids that were ever the job's.
+    /// Returns the ids of all processes that ever belonged to the job.
     pub(crate) fn pids(&self) -> impl Iterator<Item = i32> + '_ {
         self.seen.keys().copied()
     }
 
-    /// All marked processes, and those seen earlier that are not gone yet; zombies included.
+    /// Returns all marked processes, and those listed earlier that still exist; zombies included.
     pub(crate) fn take(&mut self) -> Vec<Process> {
         let listed = fs::read_dir("/proc").into_iter().flatten();
         let pids = listed.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse::<i32>().ok());
@@ -118,7 +118,7 @@ fn part(pid: i32, environ: &BTreeMap<&[u8], &[u8]>) -> Part {
         let rank = number("TASKD_RANK")?.try_into().ok()?;
         let victim = Victim { rank, incarnation: number("TASKD_INCARNATION")? };
         let port = number("MASTER_PORT")?.try_into().ok()?;
-        // Its root leads a session; what it has started does not.
+        // A rank's root process leads a session; its descendants do not.
         (Stat::read(pid)?.session == pid).then_some(Part::Rank {
             victim,
             generation: number("TASKD_GENERATION")?,
@@ -129,7 +129,7 @@ fn part(pid: i32, environ: &BTreeMap<&[u8], &[u8]>) -> Part {
     rank().unwrap_or_else(other)
 }
 
-/// The few fields of `/proc/PID/stat` that are needed.
+/// The fields of `/proc/PID/stat` that are needed.
 struct Stat {
     state: char,
     parent: i32,
@@ -151,12 +151,12 @@ impl Stat {
     }
 }
 
-/// Whose child a process is.
+/// Returns the parent of a process.
 pub(crate) fn parent(pid: i32) -> Option<i32> {
     Stat::read(pid).map(|stat| stat.parent)
 }
 
-/// Whether a process has begun to load torch's libraries.
+/// Returns true if a process has mapped one of torch's libraries.
 pub(crate) fn imports_torch(pid: i32) -> bool {
     fs::read_to_string(format!("/proc/{pid}/maps")).is_ok_and(|maps| maps.contains("libtorch"))
 }
@@ -184,7 +184,7 @@ mod tests {
         assert_eq!(census.take(), []);
         let mut child = Command::new("sleep").arg("600").env(MARK, &mark).spawn().unwrap();
         let found = loop {
-            let found = census.take(); // until the child has become another program it has our environment
+            let found = census.take(); // before its exec the child has our environment
             if !found.is_empty() {
                 break found;
             }

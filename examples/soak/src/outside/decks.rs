@@ -5,8 +5,8 @@ use rand::seq::SliceRandom;
 use rand::{RngExt, SeedableRng};
 use std::time::Duration;
 
-/// So many kinds, each with a seed of its own for victims and moments. A kind that is named twice comes twice in each deck, so few
-/// injections meet as many kinds as possible.
+/// Returns `count` kinds in random order, each with a seed of its own for victims and moments. Each deck contains all
+/// of `kinds` (a repeated kind as often as it is repeated), so that few injections cover as many kinds as possible.
 pub(crate) fn decks<K: Copy>(kinds: &[K], count: usize, seed: u64) -> Vec<(K, u64)> {
     let mut dice = StdRng::seed_from_u64(seed);
     let mut plan = Vec::new();
@@ -19,7 +19,7 @@ pub(crate) fn decks<K: Copy>(kinds: &[K], count: usize, seed: u64) -> Vec<(K, u6
     plan
 }
 
-/// A moment within a span of so many milliseconds.
+/// Returns a random duration of `from` to `to` milliseconds.
 pub(crate) fn within_ms(dice: &mut StdRng, from: u64, to: u64) -> Duration {
     Duration::from_millis(dice.random_range(from..to))
 }

@@ -1,6 +1,7 @@
-//! What both soak runs do with a job: they start and bury its supervisors, wait for something, and end all its processes.
+//! The operations of all soak runs on a job: start and reap its supervisors, wait for a condition, end all its
+//! processes.
 //!
-//! It chooses nothing: which fault comes when, and what counts as training again, is for the soak run.
+//! It makes no choices: the soak run decides on the faults, their moments, and what counts as training again.
 
 use super::census::{Census, Process};
 use super::supervised;
@@ -10,7 +11,7 @@ use std::time::{Duration, Instant};
 use taskd_examples::program::Failure;
 use tokio::process::Child;
 
-/// How often a job is looked at.
+/// The interval at which a job is observed.
 pub(crate) const LOOK_EVERY: Duration = Duration::from_millis(10);
 
 /// A job's processes, of which one is its supervisor.
@@ -18,17 +19,17 @@ pub(crate) const LOOK_EVERY: Duration = Duration::from_millis(10);
 pub(crate) struct SupervisedJob<'a> {
     dir: PathBuf,
     pub(crate) census: &'a mut Census,
-    /// How long the job may take for what it has to do; longer is a stall.
+    /// Time limit of each wait; longer is a stall.
     pub(crate) bound: Duration,
-    /// How long everything of the job may take to be gone after its end, or after it was killed.
+    /// How long all processes of the job may take to end after it, or after they were killed.
     gone_within: Duration,
     supervisor: Option<Child>,
-    /// How the job has ended, once a supervisor has noted it.
+    /// The result of the job and its reason, once a supervisor has reported them.
     pub(crate) over: Option<(bool, String)>,
 }
 
 impl<'a> SupervisedJob<'a> {
-    /// The job of `dir`, without a supervisor yet.
+    /// Creates the job of `dir`, without a supervisor yet.
     pub(crate) fn new(
         dir: PathBuf,
         census: &'a mut Census,
@@ -38,7 +39,7 @@ impl<'a> SupervisedJob<'a> {
         SupervisedJob { dir, census, bound, gone_within, supervisor: None, over: None }
     }
 
-    /// Starts a supervisor, which attaches to what runs or starts the job from its checkpoint.
+    /// Starts a supervisor, which attaches to the running job or starts it from its checkpoint.
     pub(crate) fn start_supervisor(&mut self, keeps: bool) -> Result<(), Failure> {
         self.supervisor = Some(supervised::start(&self.dir, self.census.mark(), keeps)?);
         Ok(())
@@ -48,7 +49,7 @@ impl<'a> SupervisedJob<'a> {
         self.supervisor.as_ref().and_then(Child::id).and_then(|pid| i32::try_from(pid).ok())
     }
 
-    /// The supervisor's process.
+    /// Returns the supervisor's process.
     pub(crate) fn supervisor(&mut self) -> Result<Process, Failure> {
         let pid = self.supervisor_pid();
         let mut processes = self.census.take().into_iter();
@@ -63,7 +64,7 @@ impl<'a> SupervisedJob<'a> {
         Ok(())
     }
 
-    /// Waits until everything is gone, and gives what is not.
+    /// Waits until all processes have ended, and returns those that have not.
     pub(crate) async fn leftovers(&mut self) -> Vec<Process> {
         let until = Instant::now() + self.gone_within;
         loop {
@@ -75,10 +76,10 @@ impl<'a> SupervisedJob<'a> {
         }
     }
 
-    /// Kills everything of the job.
+    /// Kills all processes of the job.
     pub(crate) async fn kill_all(&mut self) -> Result<(), Failure> {
         for process in self.census.take() {
-            let _ = process.signal(Signal::KILL); // gone by itself, then
+            let _ = process.signal(Signal::KILL); // an error means that it has ended by itself
         }
         self.leftovers().await;
         self.bury_supervisor().await
@@ -89,10 +90,11 @@ impl<'a> SupervisedJob<'a> {
 pub(crate) trait Watched<'a> {
     fn supervised(&self) -> &SupervisedJob<'a>;
 
-    /// Takes in what has happened since the last call.
+    /// Processes what has happened since the last call.
     fn look(&mut self);
 
-    /// Looks at the job until something is so. An error: it was not so within the bound, which is [`Stalled`], or the job ended.
+    /// Observes the job until `is_so` returns a value. Fails if it does not within the bound ([`Stalled`]), or if the
+    /// job ends.
     async fn until<T>(&mut self, what: &str, mut is_so: impl FnMut(&mut Self) -> Option<T>) -> Result<T, Failure> {
         let began = Instant::now();
         loop {
@@ -111,7 +113,7 @@ pub(crate) trait Watched<'a> {
         }
     }
 
-    /// Lets some time go by.
+    /// Observes the job for `time`.
     async fn pass(&mut self, time: Duration) {
         let began = Instant::now();
         while began.elapsed() < time {
@@ -121,7 +123,7 @@ pub(crate) trait Watched<'a> {
     }
 }
 
-/// The job did not get where it should have within the bound.
+/// The job did not reach the awaited condition within the bound.
 #[derive(Debug, thiserror::Error)]
 #[error("the time limit passed before {0}")]
 pub(crate) struct Stalled(pub(crate) String);

@@ -1,17 +1,19 @@
-//! What a run leaves behind outside of its directory, by listings from before and after.
+//! Files that a run leaves outside of its directory, from listings before and after the run.
 //!
-//! Other programs use these directories too: only what bears the run's mark or one of its process ids is laid at its door.
+//! Other programs use these directories, too: only files with the run's mark or one of its process ids in their names
+//! count.
 
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::PathBuf;
 
-/// The places where programs leave files: the temporary directory, shared memory, and the user's cache of this project.
+/// The entries of the directories in which programs leave files: the temporary directory, shared memory, and the user's
+/// cache of this project.
 #[derive(Debug)]
 pub(crate) struct Listing(BTreeSet<PathBuf>);
 
 impl Listing {
-    /// What lies there now.
+    /// Lists the present entries.
     pub(crate) fn take() -> Listing {
         let cache = std::env::var_os("XDG_CACHE_HOME").map(PathBuf::from);
         let cache = cache.or_else(|| Some(PathBuf::from(std::env::var_os("HOME")?).join(".cache")));
@@ -20,7 +22,7 @@ impl Listing {
         Listing(entries.filter_map(|entry| Some(entry.ok()?.path())).collect())
     }
 
-    /// What has come since and is the run's.
+    /// Returns the new entries that belong to the run.
     pub(crate) fn new_since(&self, before: &Listing, mark: &str, pids: impl Iterator<Item = i32>) -> Vec<String> {
         let pids: BTreeSet<String> = pids.map(|pid| pid.to_string()).collect();
         let is_ours = |name: &str| {

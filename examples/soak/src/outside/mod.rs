@@ -1,7 +1,7 @@
-//! A job under fire as it is seen from outside: its processes, what it leaves behind, and what its supervisors report.
-//! Shared by the soak runs.
+//! External observation of a job under fire: its processes, the files that it leaves, and the reports of its
+//! supervisors. Shared by the soak runs.
 //!
-//! Only `job` touches it, as the soak runs say.
+//! Only `job` acts on the job, as the soak runs direct.
 
 pub(crate) mod census;
 pub(crate) mod decks;

@@ -1,6 +1,7 @@
-//! What a supervisor reports to the soak run: one JSON line for each thing that matters, in a file that outlives it.
+//! The supervisor's reports to the soak run: one JSON line for each relevant event, in a file that outlives the
+//! process.
 //!
-//! It judges nothing.
+//! It makes no decisions.
 
 use serde::{Deserialize, Serialize};
 use std::fs;
@@ -11,17 +12,17 @@ use taskd_core::job::{Domain, Role};
 use taskd_core::kernel::Event;
 use taskd_examples::clock::monotonic;
 
-/// The file's name in a job's directory.
+/// Name of the file in a job's directory.
 pub(crate) const FILE: &str = "notes.jsonl";
 
-/// One rank's process: the rank and which start of it.
+/// One process of a rank: the rank and its incarnation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub(crate) struct Victim {
     pub(crate) rank: u32,
     pub(crate) incarnation: u64,
 }
 
-/// What is blamed: a rank's process, a host's guard, or whatever else `what` names.
+/// The subject of blame: a rank's process, a host's guard, or another one that `what` names.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub(crate) struct Blamed {
     pub(crate) victim: Option<Victim>,
@@ -29,27 +30,27 @@ pub(crate) struct Blamed {
     pub(crate) what: String,
 }
 
-/// Something that happened in a supervisor.
+/// An event of a supervisor.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Note {
-    /// It attached, or started a guard, and takes the job up.
+    /// The supervisor has attached, or has started a guard, and continues the job.
     Up,
-    /// A fault that is no mere consequence was found.
+    /// A fault was found that is not a mere consequence.
     Found(Blamed),
-    /// It was decided what to do about an incident, and what is blamed for it.
+    /// A decision on an incident, and the processes that it blames.
     Decided { blamed: Vec<Blamed>, reason: String },
     /// Another world is in force.
     Entered { generation: u64 },
     /// An incident is over.
     Closed { how: String },
-    /// Something else, for people.
+    /// Any other event, as text.
     Told(String),
     /// The job is over.
     Over { ok: bool, reason: String },
 }
 
-/// A note, the process that wrote it and when, in nanoseconds of the clock that all processes of a machine share.
+/// A note, the process that wrote it and its time in nanoseconds of `CLOCK_MONOTONIC`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Line {
     pub(crate) at_ns: u64,
@@ -58,7 +59,7 @@ pub(crate) struct Line {
 }
 
 impl Note {
-    /// What the soak run wants to know of an event.
+    /// Returns the note of an event.
     pub(crate) fn of(event: &Event) -> Note {
         match event {
             Event::Found { fault, .. } if fault.primary_suspect().is_cause() => Note::Found(blamed(fault)),
@@ -84,7 +85,7 @@ fn blamed(fault: &Fault) -> Blamed {
     Blamed { victim, guard: matches!(suspect.domain, Domain::Guard(_)), what }
 }
 
-/// Appends notes.
+/// Appends notes to the file.
 #[derive(Debug)]
 pub(crate) struct Writer(fs::File);
 
@@ -93,7 +94,7 @@ impl Writer {
         Ok(Writer(fs::File::options().create(true).append(true).open(dir.join(FILE))?))
     }
 
-    /// One line in one piece: a supervisor that is killed leaves whole lines only.
+    /// Writes one line at once: a supervisor that is killed leaves only complete lines.
     pub(crate) fn add(&mut self, note: Note) -> io::Result<()> {
         let line = Line { at_ns: now_ns(), pid: std::process::id(), note };
         let text = serde_json::to_string(&line)? + "\n";
@@ -106,7 +107,7 @@ pub(crate) fn now_ns() -> u64 {
     u64::try_from(monotonic().as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// Reads on in a file of lines that others append to. A file that is not there has no lines.
+/// Reads a file of lines incrementally while other processes append to it. A missing file has no lines.
 #[derive(Debug)]
 pub(crate) struct Tail {
     path: PathBuf,
@@ -119,7 +120,7 @@ impl Tail {
         Tail { path, offset: 0, part: Vec::new() }
     }
 
-    /// The lines that have been completed since the last call.
+    /// Returns the lines that have been completed since the last call.
     pub(crate) fn lines(&mut self) -> Vec<String> {
         let mut new = Vec::new();
         let read = fs::File::open(&self.path).and_then(|mut file| {

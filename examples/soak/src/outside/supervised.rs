@@ -1,7 +1,7 @@
-//! A supervisor that is a process of its own, so that it can be killed like any other: this same program, started again
-//! with `--supervise`.
+//! A supervisor in a process of its own, so that it can be killed like any other: this same program, started again with
+//! `--supervise`.
 //!
-//! It knows nothing of the faults to come.
+//! It has no information about the faults to come.
 
 use super::census::MARK;
 use super::notes::{Note, Writer};
@@ -16,12 +16,12 @@ use tokio::sync::broadcast::error::RecvError;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
-/// The file in a job's directory that names what to run.
+/// The file in a job's directory that contains the order.
 pub(crate) const ORDER: &str = "order.json";
-/// The file with what supervisors print.
+/// The file with the output of supervisors.
 pub(crate) const LOG: &str = "supervisor.log";
 
-/// The argument that makes a program a supervisor, before the directory of the job: that of [`Role`].
+/// The argument, followed by the job's directory, that makes a program a supervisor: that of [`Role`].
 pub(crate) const SUPERVISE: &str = "--supervise";
 
 /// Options of a program that is its own supervisor.
@@ -32,7 +32,7 @@ pub(crate) struct Role {
     pub(crate) supervise: Option<PathBuf>,
 }
 
-/// Starts a supervisor for the job of `dir`; `mark` is how its processes are found.
+/// Starts a supervisor for the job of `dir`; `mark` identifies its processes.
 pub(crate) fn start(dir: &Path, mark: &str, keep: bool) -> io::Result<Child> {
     let log = fs::File::options().create(true).append(true).open(dir.join(LOG))?;
     let mut command = Command::new(std::env::current_exe()?);
@@ -46,7 +46,7 @@ pub(crate) fn start(dir: &Path, mark: &str, keep: bool) -> io::Result<Child> {
     command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(log).kill_on_drop(true).spawn()
 }
 
-/// In the supervisor: writes down what happens until the runtime is gone.
+/// Runs in the supervisor: records its events until the runtime has ended.
 pub(crate) fn listen(handle: &RuntimeHandle, mut notes: Writer) -> JoinHandle<Writer> {
     let mut events = handle.events();
     tokio::spawn(async move {
@@ -63,11 +63,12 @@ pub(crate) fn listen(handle: &RuntimeHandle, mut notes: Writer) -> JoinHandle<Wr
     })
 }
 
-/// In the supervisor: nothing is to outlive the soak run, which holds the other end of our stdin.
+/// Runs in the supervisor: waits for the end of the soak run, which holds the other end of stdin and must not be
+/// outlived.
 pub(crate) async fn soak_is_gone() -> &'static str {
     let (end, ended) = oneshot::channel();
     std::thread::spawn(move || {
-        let _ = io::stdin().read(&mut [0]); // end of file or an error: either way the parent is gone
+        let _ = io::stdin().read(&mut [0]); // end of file or an error: in both cases the parent has ended
         let _ = end.send(());
     });
     let _ = ended.await;

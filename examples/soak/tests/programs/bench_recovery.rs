@@ -1,4 +1,4 @@
-//! The benchmark `bench_recovery` as one runs it, without the systems of others: their environments are large.
+//! The benchmark `bench_recovery`, without the systems of other vendors, whose environments are large.
 
 use super::{TORCH, example, skips_torch};
 use serde_json::Value;
@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use std::process::Stdio;
 use std::sync::PoisonError;
 
-/// The processes of a benchmark's jobs, by the mark in their environment.
+/// Returns the processes of a benchmark's jobs, by the mark in their environment.
 fn processes_of(bench: u32) -> Vec<String> {
     let mark = format!("CHAOS_RUN=bench-{bench}-");
     let listed = fs::read_dir("/proc").expect("/proc").flatten().map(|entry| entry.path());
@@ -70,7 +70,7 @@ fn bench_recovery_ended_by_sigterm_leaves_no_process() {
     let starts = out.lines().map_while(Result::ok).find(|line| line.starts_with("undisturbed"));
     assert!(starts.is_some(), "it goes on to its first job");
     while processes_of(bench.id()).len() < 3 {
-        std::thread::yield_now(); // a shell and two ranks: at once
+        std::thread::yield_now(); // a shell and two ranks start quickly
     }
     let pid = rustix::process::Pid::from_child(&bench);
     rustix::process::kill_process(pid, rustix::process::Signal::TERM).expect("it runs");

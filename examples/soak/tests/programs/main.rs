@@ -1,4 +1,4 @@
-//! The soak programs and benchmarks with small counts: started as they are, read by what they print.
+//! The soak programs and benchmarks with small counts: run as users run them, and checked by their output.
 
 mod bench_recovery;
 #[path = "../../../tests/support/mod.rs"]
@@ -92,7 +92,7 @@ fn chaos_recovery_goes_on_as_if_nothing_had_happened() {
     }
 }
 
-/// The other loops need the packages of others: they are in the soak run.
+/// The other loops need further packages: they are tested in the soak run.
 #[test]
 fn chaos_frameworks_ends_pipelines_and_shards_with_the_undisturbed_bits() {
     let test = "chaos_frameworks_ends_pipelines_and_shards_with_the_undisturbed_bits";

@@ -199,7 +199,7 @@ async fn a_log_of_another_job() {
     assert_eq!(starts_again(dir.path(), &launcher, other).await, expected);
 }
 
-/// No decision in the log depends on a source: here the job goes on.
+/// No decision in the log depends on a source: therefore the job continues.
 #[tokio::test(start_paused = true)]
 async fn a_log_of_other_sources() {
     let dir = tempfile::tempdir().unwrap();

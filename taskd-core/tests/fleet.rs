@@ -137,7 +137,8 @@ impl Notes {
         Arc::new(Notes { host: FakeLauncher::with_nodes([name], 4), prepared: watch::Sender::default() })
     }
 
-    /// What the last of so many was for: ranks, all of them on this host, and whether they have a loop.
+    /// Returns what the last of `times` preparations was for: ranks, number of ranks on this host, and whether they
+    /// have a loop.
     async fn counted(&self, times: usize) -> (Vec<u32>, usize, bool) {
         let mut prepared = self.prepared.subscribe();
         let waited = tokio::time::timeout(Duration::from_secs(60), prepared.wait_for(|all| all.len() >= times)).await;

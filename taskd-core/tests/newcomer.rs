@@ -55,7 +55,7 @@ fn number(fact: &Fact) -> Option<u64> {
     }
 }
 
-/// Writes the losses of so many steps more.
+/// Appends the losses of `steps`.
 fn train(path: &Path, steps: impl IntoIterator<Item = u64>) {
     let mut file = File::options().create(true).append(true).open(path).unwrap();
     steps.into_iter().for_each(|step| writeln!(file, "{}.0", 1000 - step).unwrap());

@@ -18,7 +18,7 @@ use taskd_core::runtime::Runtime;
 use taskd_core::testing::guarded_test;
 use taskd_hw_ascend::mindcluster::{Framework, Sources};
 
-/// Dies the first time, and then tells its environment.
+/// Dies the first time, and then prints its environment to a file.
 const PROGRAM: &str = "if [ ! -e was-here ]; then : > was-here; kill -9 $$; fi; env > environment";
 
 fn main() -> ExitCode {

@@ -33,7 +33,7 @@ fn figure(name: Name, value: f64) -> Fact {
     about_gpu(Signal::Metric { name, value })
 }
 
-/// Two ranks train for a minute on one of two hosts, and a source tells this, a second apart.
+/// Two ranks train for a minute on one of two hosts, and a source reports the facts in `told`, a second apart.
 async fn job(told: Vec<Fact>) -> JobReport {
     let worker = FakeProgram::Exits { after: Duration::from_secs(60), code: 0 }.spec();
     let source =

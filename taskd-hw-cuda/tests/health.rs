@@ -32,7 +32,7 @@ fn builder(stand_in: &StandIn) -> NvmlBuilder {
     builder.with_kernel_log(stand_in.kernel_log()).with_interval(Duration::from_millis(50))
 }
 
-/// Reads until something is told for which `wanted` is true; returns all that was told.
+/// Reads until a fact is reported for which `wanted` returns true; returns all reported facts.
 async fn until(source: &mut NvmlSource, wanted: impl Fn(&Fact) -> bool) -> Vec<Fact> {
     let (mut told, begun) = (Vec::new(), Instant::now());
     loop {
@@ -298,7 +298,7 @@ async fn blocked_nvml_call_does_not_delay_the_kernel_log_or_the_drop() {
 #[tokio::test]
 async fn nvml_source_passes_the_conformance_suite() {
     let stand_in = StandIn::new();
-    // Every batch comes of a line of the log, and every line is another Xid: what is told can be counted.
+    // Every batch comes from a line of the log, and every line is another Xid: the reported facts can be counted.
     let log = stand_in.kernel_log();
     let make = async || builder(&stand_in).with_interval(Duration::from_secs(60)).open().await.unwrap();
     let number = |fact: &Fact| match &fact.signal {

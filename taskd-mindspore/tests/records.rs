@@ -118,7 +118,8 @@ init()",
     scheduler.wait().unwrap();
 }
 
-/// Waits for so many heartbeats, which come every 20 ms.
+/// Waits for `count` heartbeats, which are sent every 20 ms, and returns their number; panics if they do not arrive
+/// until `until`.
 fn beats_of(rank: &Rank, count: u32, until: Instant) -> u32 {
     let mut last = rank.u64(BEAT_TIME);
     let mut seen = 0;

@@ -103,7 +103,7 @@ fn a_training_step_counts_once_however_often_an_optimizer_is_stepped() {
         let child = rank.command(&torch, &self::program("resumed.py"), &[program]).spawn().unwrap();
         (program, steps, rank, child)
     };
-    // The first one that is under way has number 1, whatever an optimizer then goes on with.
+    // The first step that is under way has number 1, whatever number an optimizer then continues with.
     let expected = [
         ("resumed", vec![1, 22, 23]),
         ("loaded_late", vec![1, 2, 3, 4, 22, 23]),

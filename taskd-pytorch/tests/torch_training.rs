@@ -280,7 +280,7 @@ async fn are_undisturbed(python: &Path, shows: Option<(&str, &str)>, found: Vec<
     starts
 }
 
-/// All ranks have completed so many steps.
+/// Waits until all ranks have completed `steps` steps.
 async fn reach(handle: &RuntimeHandle, steps: u64) {
     let reached = async {
         while handle.status().await.unwrap().steps.is_none_or(|(least, _)| least < steps) {

@@ -134,8 +134,8 @@ impl Full {
     /// Returns the bytes that the vendor's library has filled.
     pub fn bytes(&self) -> &[u8] {
         let place = &PLACES[self.place];
-        // SAFETY: the place has memory of at least so many bytes, which the vendor has filled and no longer uses; no other thread gets it before
-        // `self` is dropped.
+        // SAFETY: the memory of the place has at least `valid` bytes, which the vendor has filled and no longer uses;
+        // no other thread gets the place before `self` is dropped.
         unsafe { slice::from_raw_parts(place.bytes.load(Ordering::Relaxed), place.valid.load(Ordering::Relaxed)) }
     }
 }

@@ -1,4 +1,4 @@
-//! A heartbeat that goes on while the program holds its interpreter up.
+//! A heartbeat that continues while the program blocks its interpreter.
 
 use crate::support::*;
 

@@ -1,4 +1,4 @@
-//! What breaks under a rank: it goes on, what is lost is counted and reported in one sentence.
+//! Failures of a rank's environment: the rank continues, losses are counted and reported in one sentence.
 
 use crate::support::*;
 use rustix::io::Errno;

@@ -6,7 +6,7 @@ use std::ptr::null;
 
 #[allow(unsafe_code)] // a C string
 fn why() -> String {
-    // SAFETY: the function returns a C string that lives for ever.
+    // SAFETY: the function returns a C string that is never freed.
     unsafe { CStr::from_ptr(taskd_why()) }.to_str().unwrap().to_owned()
 }
 

@@ -1,4 +1,5 @@
-//! Floods, crowds, silence, and readers that do not read: bounded and counted, and the runtime goes on.
+//! Floods of requests, many or silent clients, and clients that do not read: all are bounded and counted, and the
+//! runtime continues.
 
 use crate::support::*;
 use serde_json::json;

@@ -30,7 +30,7 @@ struct Op {
     group: usize,
     operation: &'static str,
     elements: u64,
-    /// The rank goes on while it is under way, until the end of the step.
+    /// True if the rank continues while the operation is under way, until the end of the step.
     is_async: bool,
 }
 
@@ -41,7 +41,7 @@ struct Rank {
     busy_until_ms: u64,
     /// By group: its calls.
     calls: BTreeMap<usize, Vec<Made>>,
-    /// The calls that it waits for before it goes on.
+    /// The calls that it waits for before it continues.
     awaits: Vec<(usize, usize)>,
 }
 
@@ -138,7 +138,7 @@ impl Job {
         self.complete();
     }
 
-    /// A rank goes on, if it can.
+    /// Advances a rank if it can continue.
     fn advance(&mut self, rank: u32) {
         let state = &self.all[rank as usize];
         let is_over =

@@ -100,7 +100,7 @@ fn injected(seed: u64, percent: u32) -> (Watched, Slowdown) {
 struct Score {
     jobs: u32,
     right: u32,
-    /// Of so many jobs whose machine is not crowded.
+    /// Number of these jobs whose machine is not crowded.
     quiet: u32,
     in_time: u32,
     wrong: Vec<(u64, BTreeSet<u32>)>,

@@ -17,7 +17,7 @@ pub(crate) const TRAIN: &str = "\
     echo $TASKD_INCARNATION $$ > pid-$TASKD_RANK.new; mv pid-$TASKD_RANK.new pid-$TASKD_RANK; \
     i=0; while [ ! -e finish ]; do i=$((i+1)); echo $i > step-$TASKD_RANK; sleep 0.01; done";
 
-/// Reports that it was ordered to end, and goes on.
+/// Reports that it was ordered to end, and continues.
 pub(crate) const STUBBORN: &str = "\
     trap 'echo > ordered-$TASKD_RANK' TERM; \
     echo $TASKD_INCARNATION $$ > pid-$TASKD_RANK.new; mv pid-$TASKD_RANK.new pid-$TASKD_RANK; \

@@ -9,7 +9,7 @@ use taskd_core::journal::*;
 /// Where the process that is to be killed keeps its logs.
 const DIR: &str = "TASKD_TEST_KILLED_DIR";
 
-/// Trains for ever and prints each step when it is reported as written.
+/// Trains without end and prints each step when it is reported as written.
 fn train_until_killed(dir: &Path) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
     let mut job = Job::logged(plugins(), open(dir, small()).0);

@@ -11,7 +11,7 @@ use taskd_core::kernel::Effect;
 use taskd_core::kernel::Event;
 use taskd_core::trace::Signal;
 
-/// Three starts of a supervisor, each of which goes on from the one before; `saves`: whether all detectors can be
+/// Starts a supervisor three times, each time continuing from the previous one; `saves`: whether all detectors can be
 /// saved.
 fn three_starts(dir: &Path, saves: bool) -> Seq {
     let config = JournalConfig { snapshot_every_decisions: 40, ..small() };

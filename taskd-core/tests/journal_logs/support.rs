@@ -262,7 +262,8 @@ impl Job {
         self.give(Input::Changed(Change::Proc(status(proc, phase))));
     }
 
-    /// Trains for so many ticks: every rank's heartbeat and progress, and whatever deadline comes.
+    /// Trains for `ticks` ticks: in each, every rank sends heartbeat and progress, and deadlines that have passed are
+    /// handled.
     pub(crate) fn train(&mut self, ticks: u64) {
         for _ in 0..ticks {
             self.now = self.now + TICK;

@@ -36,7 +36,7 @@ async fn a_disk_that_refuses_everything_harms_no_rank() {
 async fn a_disk_that_hangs_harms_no_rank_and_delays_no_exit() {
     let job = Job::new().await;
     let pipe = output_dir(&job).join("stdout.log");
-    // Opening a pipe without a reader hangs for ever.
+    // Opening a pipe without a reader blocks indefinitely.
     rustix::fs::mknodat(rustix::fs::CWD, &pipe, rustix::fs::FileType::Fifo, 0o600.into(), 0).unwrap();
     let procs = job.start([sh("head -c 3000000 /dev/zero; exit 4"), sh("echo well >&2; exit 5")]).await;
     assert_eq!(job.exit_of(&procs[0]).await.how, Termination::Code(4));

@@ -201,7 +201,7 @@ async fn the_rank_behind_a_wrapper_is_seen_and_its_wrappers_end_is_its_own() {
     let Ok(ProbeResult::Text(text)) = state(&mut source).await else { panic!("a text") };
     assert!(text.starts_with("state=T ") && text.contains(" lifeline=never-taken "), "{text}");
 
-    // The wrapper goes on without it: that is no death, and no silence.
+    // The wrapper continues without it: that is neither a death nor silence.
     send(rank, Signal::KILL);
     let log = run.dir.path().join("procs/rank-0.1/stdout.log");
     eventually("after", || std::fs::read_to_string(&log).ok().filter(|text| text.contains("after"))).await;

@@ -61,7 +61,7 @@ async fn every_line_comes_once_with_its_rank_in_front() {
     assert_eq!(errors, [zero, zero, one, one]);
 }
 
-/// The rank goes on only once what it has printed of a line was seen.
+/// The rank continues only after the printed part of a line was seen.
 async fn a_line_is_shown_ahead_of_its_end() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().to_str().unwrap();

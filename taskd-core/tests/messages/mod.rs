@@ -9,8 +9,8 @@ thread_local! {
     static LOGGED: RefCell<Vec<(Level, String)>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Keeps the messages of all events by thread. It is for the whole program: of one for a single thread another thread
-/// that comes to the same place first may have it remembered that there is no subscriber.
+/// Keeps the messages of all events by thread. It is the subscriber of the whole program: `tracing` caches for each
+/// call site whether there is a subscriber, and another thread could cache that there is none.
 pub(crate) struct Messages;
 
 impl Messages {

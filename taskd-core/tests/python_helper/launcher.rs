@@ -159,7 +159,7 @@ async fn a_failed_process_is_explained_if_the_framework_owns_it() {
     assert_eq!(reported(&procs[2]), None);
 }
 
-/// Programs that fail, and then wait for ever for what they do at their exit.
+/// Programs that fail, and then block indefinitely at exit.
 const HANGS_AT_EXIT: [&str; 3] = [
     "import atexit, threading; atexit.register(threading.Event().wait); raise KeyError('image_00031.jpg')",
     "import threading; threading.Thread(target=threading.Event().wait).start(); raise KeyError('image_00031.jpg')",
@@ -174,7 +174,7 @@ raise KeyError('image_00031.jpg')",
 async fn an_error_record_is_reported_while_a_process_hangs_at_exit() {
     let dir = tempfile::tempdir().unwrap();
     let launcher = local(dir.path()).await;
-    // The last one has its exception printed, and goes on.
+    // The last one prints its exception, and continues.
     let caught = "import sys, time
 try: raise KeyError('which is caught')
 except KeyError: sys.excepthook(*sys.exc_info())

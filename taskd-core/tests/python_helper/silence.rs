@@ -18,8 +18,8 @@ use crate::launcher::{Met, PATIENCE};
 const LIMIT: Duration = Duration::from_secs(1);
 const BEAT_EVERY: Duration = Duration::from_millis(50);
 
-/// Rank 0 sleeps in one call of C's, and rank 2 computes in one, for ever, with the interpreter's lock held. Rank 1
-/// trains for longer than silence may last, and is stopped then.
+/// Rank 0 sleeps in one C call, and rank 2 computes in one, without end and with the interpreter's lock held. Rank 1
+/// trains for longer than the bound of silence, and is stopped then.
 const RANKS: &str = "
 import ctypes, os, re, signal, time
 rank = os.environ['MET_RANK']

@@ -52,14 +52,15 @@ fn rank_exit_releases_the_lifeline_with_unchanged_exit_status() {
     }
 }
 
-/// One call of C's, with the interpreter's lock held for ever: no Python runs any more.
+/// One C call that never returns, with the interpreter's lock held: no Python code runs any more.
 const HOLDS_THE_INTERPRETER: &str = "
 import ctypes, os
 pause = ctypes.PyDLL(None).pause
 os.write(1, b'holds')
 pause()";
 
-/// Whether so many heartbeats come, within a bound, from a rank that holds its interpreter's lock in one call.
+/// Returns true if enough heartbeats arrive within a time limit from a rank that holds its interpreter's lock in one
+/// call.
 fn beats_while_held(library: &str, within: Duration) -> bool {
     let rank = Rank::new(&[]);
     let mut command = rank.command(&[system(), "-c", HOLDS_THE_INTERPRETER]);

@@ -67,7 +67,7 @@ if __name__ == '__main__':
     assert_eq!(rank.u64(STEP), 1);
 }
 
-/// Imports the engine, takes so many steps, and then this.
+/// Imports the engine, runs `steps` steps, and then `then`.
 fn with_steps(rank: &Rank, name: &str, steps: u32, then: &str) -> String {
     let program = format!(
         "{LOOK}

@@ -116,7 +116,7 @@ body = json.dumps(dict(hello=hello)).encode()
 link.sendall(len(body).to_bytes(4, 'little') + body)
 ";
 
-/// Waits until so many have come as far as they can.
+/// Waits until `count` standbys have parked.
 pub(crate) async fn have_parked(job: &Job, count: u64) {
     let until = tokio::time::Instant::now() + PATIENCE;
     while job.counters().await.standbys_parked != count {

@@ -182,7 +182,8 @@ async fn children_that_never_come_are_given_up() {
     assert_eq!(why, "a standby has failed: RuntimeError: the guard has not become our parent");
 }
 
-/// Of a template the first children wait in vain for the guard to become their parent, as on a host that is too busy.
+/// Returns a template whose first `children` children wait without success for the guard to become their parent, as on
+/// an overloaded host.
 fn late(children: usize) -> String {
     let wait = "import _taskd_standby
 _taskd_standby.usual = _taskd_standby.await_parent

@@ -114,7 +114,7 @@ impl Job {
         self.launcher.inner().counters().await.unwrap().guard
     }
 
-    /// Waits until so many standbys wait.
+    /// Waits until `count` standbys wait.
     pub(crate) async fn standbys(&self, count: u64) {
         let until = tokio::time::Instant::now() + PATIENCE;
         while self.counters().await.standbys_waiting != count {

@@ -9,7 +9,7 @@ use taskd_core::trace::recorder::{
 use taskd_core::trace::synthetic::SyntheticJob;
 use taskd_core::trace::{NameTable, Origin, RecordBatch, TimedRecord};
 
-/// What a rank of a job records, in batches of so many steps, each thread by thread as it lies in the recorder.
+/// Returns the records of a rank, in batches of `steps_per_batch` steps, each thread by thread as in the recorder.
 pub(crate) fn of_job(job: SyntheticJob, rank: u32, steps_per_batch: usize) -> Vec<RecordBatch> {
     let steps: Vec<RecordBatch> = job.run().filter(|batch| batch.origin.rank == Rank(rank)).collect();
     let together = |steps: &[RecordBatch]| {

@@ -161,7 +161,7 @@ fn names_without_end_are_refused_and_the_next_batch_is_written() {
     assert!(read(&writer.into_inner()) == (batches, Skipped::default()));
 }
 
-/// A file with room for so many bytes.
+/// A file with room for `room` bytes.
 struct Full<'a> {
     bytes: &'a RefCell<Vec<u8>>,
     room: &'a Cell<usize>,

@@ -1,4 +1,4 @@
-//! What ranks are told, strategy by strategy.
+//! The environment of the ranks, strategy by strategy.
 
 use super::{configured, noted, sources, spec};
 use std::collections::BTreeMap;

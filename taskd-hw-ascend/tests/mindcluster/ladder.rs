@@ -15,7 +15,7 @@ use taskd_core::state::View;
 use taskd_core::trace::{Fact, Probe, Signal};
 use taskd_hw_ascend::mindcluster::Sources;
 
-/// A strategy of this name that costs so many seconds, and never helps.
+/// A strategy with a name and a cost in seconds, which never recovers a job.
 #[derive(Debug)]
 pub(crate) struct Named(pub(crate) &'static str, pub(crate) u64);
 

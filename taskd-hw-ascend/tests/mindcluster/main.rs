@@ -1,4 +1,5 @@
-//! Jobs configured for MindCluster: every key in every place, what is allowed, what ranks are told, and what is warned of.
+//! Jobs configured for MindCluster: every key in every place, what is allowed, the ranks' environment, and the
+//! warnings.
 
 #![allow(clippy::unwrap_used)] // helpers of tests are tests
 

@@ -1,4 +1,4 @@
-//! What somebody is to look at: unknown values and strategies, flags that are missing, settings that change nothing.
+//! Warnings for the user: unknown values and strategies, missing flags, settings without effect.
 
 use super::{allowed, configured, noted, sources, spec, warned};
 use std::sync::{Arc, Mutex};
@@ -129,8 +129,8 @@ fn warnings_are_bounded_and_the_rest_is_counted() {
     assert_eq!(job.problems(), [], "its reasons fit into the specification");
 }
 
-/// Keeps the messages of all warnings of one thread. It is for the whole program: of one for a single thread another thread that comes
-/// to the same place first may have it remembered that nobody wants to know.
+/// Keeps the messages of all warnings of one thread. It is the subscriber of the whole program: `tracing` caches for
+/// each call site whether there is a subscriber, and another thread could cache that there is none.
 #[derive(Clone)]
 struct Logged(Arc<Mutex<Vec<String>>>, ThreadId);
 

@@ -1,4 +1,4 @@
-//! What the probes count, as facts: the contract of a source, and what is told of losses and of a library that is not there.
+//! The probes' counters as facts: the contract of a source, and the facts about losses and a missing library.
 
 use std::sync::{Arc, Mutex};
 use taskd_core::job::{Incarnation, Rank};

@@ -32,7 +32,8 @@ os.environ.update(name.split('=', 1) for name in os.environ.pop('AFTER_EXEC').sp
 os.execvp(sys.argv[1], sys.argv[1:])
 ";
 
-/// What every rank here begins with: the stand-in's functions with their types, and a way to go on when it is told to.
+/// Beginning of every rank's program: the stand-in's functions with their types, and a wait for the test's signal to
+/// continue.
 const PRELUDE: &str = r#"
 import ctypes, os, sys, time
 S = ctypes.CDLL(os.environ["TASKD_MSPTI_LIB"])

@@ -93,8 +93,8 @@ async fn nothing_is_lost_that_is_not_counted() {
     let kernels = || told.records.iter().filter(|(name, _)| name == "gemm");
     assert_eq!((kernels().count(), told.said("dropped"), told.figure("cupti.dropped_total")), (20_000, "0", Some(0.0)));
     assert!(told.facts.iter().all(|fact| !matches!(fact.signal, Signal::Lost { .. })));
-    // A million at once: what finds no room in CUPTI's buffers is counted by CUPTI, and told; what finds none in the recorder
-    // when the program ends at once is counted by the probe.
+    // A million at once: CUPTI counts and reports records without room in its buffers; the probe counts those without
+    // room in the recorder when the program ends at once.
     for pause_ms in ["1500", "0"] {
         let rank = Rank::start(&["kernels", "1000000", "0", pause_ms], &[("TASKD_TRACE", "kernel")], None).await;
         assert_eq!(rank.exit().await, Termination::Code(0));

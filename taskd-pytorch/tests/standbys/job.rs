@@ -82,7 +82,7 @@ impl Job {
 }
 
 impl Launched {
-    /// Starts so many ranks; when the order was given.
+    /// Starts `ranks` ranks; returns the time of the order.
     pub(crate) async fn start(&mut self, job: &Job, incarnation: u32, ranks: u32, steps: u32) -> u64 {
         let mut spec = WorkerSpec::new([job.python(), self.program, &steps.to_string()]).with_cwd(job.dir.path());
         spec = self.threads.iter().fold(spec, |spec, (name, value)| spec.with_env(*name, *value));
@@ -108,7 +108,7 @@ impl Launched {
         reports
     }
 
-    /// Waits until every rank has completed so many steps, from its page.
+    /// Waits until the page of every rank has step `steps`.
     pub(crate) async fn has_stepped(&self, steps: u64) {
         let mut source = self.launcher.inner().heartbeats(Duration::from_millis(5));
         let mut stepped = std::collections::BTreeSet::new();
@@ -124,7 +124,7 @@ impl Launched {
         tokio::time::timeout(PATIENCE, all).await.expect("all ranks have stepped");
     }
 
-    /// Waits until so many standbys wait.
+    /// Waits until `count` standbys wait.
     pub(crate) async fn standbys(&self, count: u64) {
         let until = tokio::time::Instant::now() + PATIENCE;
         while self.counters().await.standbys_waiting < count {

@@ -86,8 +86,8 @@ impl Training {
         self.local.counters().await.unwrap().guard
     }
 
-    /// Kills a rank while all are held in a step and so many standbys have parked, and lets them go on. Returns the
-    /// processes that had begun before.
+    /// Kills a rank while all ranks are held in a step and `parked` standbys have parked, and lets the others continue.
+    /// Returns the processes that had begun before.
     async fn lose_a_rank(&self, parked: u64) -> BTreeSet<u64> {
         let have_parked = async || self.counters().await.standbys_parked == parked;
         while self.numbers("held-").len() < RANKS as usize || !have_parked().await {

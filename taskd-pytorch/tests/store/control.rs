@@ -123,7 +123,7 @@ async fn garbage_at_the_control_socket_ends_that_connection_alone() {
         let _ = stream.read_to_end(&mut received); // an end, or that it was reset
         assert!(received.len() < 100, "at most a welcome: {received:?}");
     }
-    // A call that needs a listener, without one; and one that waits in the middle of a frame for ever.
+    // A call that needs a listener, without one; and a client that stops in the middle of a frame.
     let mut stream = UnixStream::connect(&store.path).unwrap();
     stream.write_all(&[&hello[..], &frame(r#"{"call":{"id":1,"call":{"serve":{"generation":9}}}}"#)].concat()).unwrap();
     let mut received = String::new();

@@ -29,7 +29,7 @@ impl Store {
         Store::with(&[], None).await
     }
 
-    /// With these limits (`NAME=NUMBER`), and with so many open files at most.
+    /// Starts a store with these limits (`NAME=NUMBER`), and with at most `open_files` open files.
     pub(crate) async fn with(limits: &[&str], open_files: Option<u32>) -> Store {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("control");

@@ -57,7 +57,7 @@ fn its_death_is_a_fault_after_which_all_ranks_start_again() {
     }
 }
 
-/// The job's ranks meet at the service, which dies after so many of them have completed a step.
+/// A job whose ranks meet at the service, which dies after `stepped` ranks have completed a step.
 fn that_loses_its_meeting(stepped: u32) -> Job {
     let mut job = job(|spec| spec.rendezvous_service = Some(SCHEDULER));
     job.pass(1_000);

@@ -56,7 +56,7 @@ struct State {
     trouble: [[Option<String>; 2]; 3],
     /// True after a loss has ended: a restart needs a new snapshot to continue from.
     owes_snapshot: bool,
-    /// True if a caller has waited for the writer in vain, and the writer has not finished a batch since.
+    /// True if a caller's wait for the writer has timed out, and the writer has not finished a batch since.
     stuck: bool,
     /// True while the writer works on a batch.
     writing: bool,

@@ -25,7 +25,7 @@ use std::fmt;
 /// - `collect` MUST reply for exactly the domain that it is given, or return an error: `Unsupported` for a probe that
 ///   `info` does not name, another error for a domain that it does not know. It MAY take its time: the kernel enforces
 ///   the probe's `timeout`, the source need not. `next` is not polled meanwhile, so a slow collector is best a separate
-///   source whose `next` waits for ever.
+///   source whose `next` never returns.
 /// - `close` is the last call: no probe follows, and facts are no longer used. A source that forwards data, such as
 ///   records to a store, MUST forward what it still holds. The runtime waits for it for at most two seconds.
 /// - A panic is caught: it ends the source and becomes a fault against it.

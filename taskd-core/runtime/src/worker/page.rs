@@ -231,7 +231,8 @@ impl Page {
     pub(crate) fn leak(self) -> &'static Fields {
         let fields = self.0;
         std::mem::forget(self);
-        // SAFETY: the mapping is valid for reads of `Fields`, whose bytes are all atomics, and now lives for ever.
+        // SAFETY: the mapping is valid for reads of `Fields`, whose bytes are all atomics, and is never unmapped from
+        // now on.
         unsafe { fields.as_ref() }
     }
 }

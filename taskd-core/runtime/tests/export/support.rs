@@ -18,7 +18,7 @@ pub(crate) fn batch(origin: Origin, names: &[&str], records: Vec<TimedRecord>) -
     RecordBatch { origin, names: names.iter().collect::<NameTable>().into(), lost: 0, records }
 }
 
-/// A record `after` so many nanoseconds.
+/// Returns a record at `after` nanoseconds after [`DAY`].
 pub(crate) fn record(after: u64, kind: Kind, event: Event) -> TimedRecord {
     TimedRecord { unix_nanos: DAY + after, thread: 7, kind, event, name: NameId(0), detail: Detail::None }
 }

@@ -58,7 +58,7 @@ fn number_of(words: Words) -> u64 {
     words[0]
 }
 
-/// Writes so many records and returns how many found room.
+/// Writes `records` records and returns how many found room.
 fn write(shared: &Arc<Shared>, records: u64, when_full: WhenFull) -> thread::JoinHandle<u64> {
     let shared = Arc::clone(shared);
     thread::spawn(move || {

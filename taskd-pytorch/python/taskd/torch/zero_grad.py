@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from taskd._loop import Loop
 
-# all gradients are checked in the first steps, and then in one of so many steps; no program has this period
+# All gradients are checked in the first steps, and then in one step of this period, which no program has.
 LOOKS, LOOKED_AT_EVERY = 8, 61
 
 

@@ -184,8 +184,8 @@ impl Server {
         }
     }
 
-    /// Accepts and closes one waiting connection although no descriptor is left: otherwise it would wait, and wake this
-    /// thread, for ever. Returns false if nothing can be done now.
+    /// Accepts and closes one waiting connection although no descriptor is left: otherwise it would stay in the queue
+    /// and wake this thread again and again. Returns false if nothing can be done now.
     fn refuse_one(&mut self, host: usize) -> bool {
         let had = self.spare.take().is_some();
         if let Some(host) = self.hosts.get(host).and_then(Option::as_ref) {

@@ -1,4 +1,5 @@
-//! Error records of processes that have not ended: a program may fail, and then block for ever in its exit handlers.
+//! Error records of processes that have not ended: a program may fail, and then block indefinitely in its exit
+//! handlers.
 //!
 //! One directory's modification time is read four times a second, and only while the launcher is watched; files are
 //! read only when it has changed. The framework interprets the records.

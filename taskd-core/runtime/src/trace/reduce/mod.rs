@@ -38,7 +38,7 @@ pub const WAITING_RECORDS_MAX: usize = 1 << 16;
 ///
 /// # Losses
 /// Where records are missing, all open ranges except steps are forgotten, so that a range that ended within the gap
-/// does not seem to last for ever. Steps that a gap may have affected are returned with their
+/// does not seem to continue indefinitely. Steps that a gap may have affected are returned with their
 /// [`lost`](StepTimes::lost): their figures are usually too small. A step whose beginning or end was lost is not
 /// returned.
 ///

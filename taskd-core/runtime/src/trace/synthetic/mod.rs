@@ -73,8 +73,8 @@ pub enum Injection {
         /// Cause for which the rank's work takes longer.
         cause: Cause,
     },
-    /// A rank stops for ever in the middle of a step, and records nothing more. The other ranks then wait for it for
-    /// ever.
+    /// A rank stops in the middle of a step, never continues and records nothing more. The other ranks then wait for it
+    /// indefinitely.
     Frozen {
         /// Rank that freezes.
         rank: Rank,

@@ -36,7 +36,7 @@ pub(super) enum Act {
     Send { to: u32 },
     /// Waits for data from another rank.
     Receive { from: u32 },
-    /// Stops for ever.
+    /// Stops and never continues.
     Freeze,
 }
 

@@ -74,10 +74,10 @@ impl Call {
     /// Returns the arguments, if there are exactly `N`.
     fn arguments<const N: usize>(self, first: *const *mut Object, count: isize) -> Option<[*mut Object; N]> {
         if count == N as isize {
-            // SAFETY: Python passes an array of so many objects.
+            // SAFETY: Python passes an array of `count` objects, and `count` is `N`.
             return Some(std::array::from_fn(|at| unsafe { *first.add(at) }));
         }
-        // SAFETY: as above; an exception lives for ever.
+        // SAFETY: as above; the exception type is never freed.
         unsafe {
             (self.0.set_error)(*self.0.type_error, c"wrong number of arguments: see the function's __doc__".as_ptr())
         };

@@ -69,7 +69,7 @@ static MODULE: api::Static<ModuleDef> = api::Static::new(ModuleDef {
 #[unsafe(no_mangle)]
 pub extern "C" fn PyInit__taskd() -> *mut Object {
     match Api::load() {
-        // SAFETY: the definition lives for ever, is laid out as Python's, and is Python's from now on.
+        // SAFETY: the definition is never freed, is laid out as Python's, and is Python's from now on.
         Some(api) => unsafe { (api.create_module)(MODULE.get(), ABI_VERSION) },
         None => null_mut(),
     }

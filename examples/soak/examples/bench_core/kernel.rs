@@ -44,7 +44,7 @@ pub(crate) fn measure(quick: bool) -> Result<Figures, Failure> {
     println!("\nthroughput with logs: {ratio:.2} of that without");
     let footprint = footprint(ranks)?;
     println!(
-        "\nresident memory: {footprint} bytes per rank, kernel, detectors and both logs, {ranks} ranks beside one"
+        "\nanonymous resident memory: {footprint} bytes per rank, kernel, detectors and both logs, {ranks} ranks beside one"
     );
     Ok(Figures { observations_per_s: rates.logged.by_wall.median() * 1e6, bytes_per_rank: footprint.median() })
 }

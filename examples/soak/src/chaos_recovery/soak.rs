@@ -31,7 +31,7 @@ const BETWEEN_MS: (u64, u64) = (100, 900);
 /// More steps than any job trains: a job is ordered to end.
 const STEPS_MAX: u64 = 10_000_000;
 /// Planned injections for each requested fault, since some find no process to hit.
-const IN_VAIN: usize = 2;
+const PLANNED_PER_FAULT: usize = 2;
 
 /// Runs the soak.
 pub(crate) async fn run(options: &Options) -> Result<Account, Failure> {
@@ -109,7 +109,7 @@ async fn under_fire(options: &Options, job: Job, share: u32, census: &mut Census
     let mut account = JobAccount::of(job.strategy, job.dir.clone(), share);
     let kinds = if options.kinds.is_empty() { Kind::deck(job.strategy) } else { options.kinds.clone() };
     let mut fire = Fire::start(job, Duration::from_secs(options.bound_s), census, &mut account)?;
-    let plan = decks(&kinds, IN_VAIN * share as usize + 10, options.seed);
+    let plan = decks(&kinds, PLANNED_PER_FAULT * share as usize + 10, options.seed);
     let mut done = trains(&mut fire).await;
     for (kind, seed) in plan {
         if done.is_err() || fire.account.faults >= share {

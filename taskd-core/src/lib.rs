@@ -42,6 +42,7 @@
 //! | feature | what it adds |
 //! |---|---|
 //! | `test-util` | `testing` (conformance suites, test doubles, mocks) and `sim` (seeded jobs around the real kernel), for dev-dependencies |
+//! | `analysis` | `analysis`: figures and a report page from the traces of all ranks |
 //! | `schema` | functions that return the JSON schemas of jobs, events, reports and the control socket |
 //! | `venv` | `launch::python::venv`: the Python environment in which a framework's examples and tests run |
 
@@ -51,6 +52,9 @@
 #[cfg_attr(not(feature = "test-util"), allow(rustdoc::broken_intra_doc_links))]
 pub mod guide;
 
+#[cfg(feature = "analysis")]
+#[doc(inline)]
+pub use taskd_analysis as analysis;
 pub use taskd_runtime::delegate;
 #[cfg(feature = "schema")]
 #[doc(inline)]

@@ -135,8 +135,10 @@ impl Made {
 }
 
 /// Splits a text of the table of names into a group's name and its members by global rank: `dp_1|1-7:2` is group `dp_1`
-/// of ranks 1, 3, 5 and 7. A part that is not a valid list belongs to the name, and the members are unknown.
-fn split_name(text: &str) -> (&str, Vec<u32>) {
+/// of ranks 1, 3, 5 and 7. A part that is not a valid list belongs to the name, and the members are unknown: the list
+/// that is returned is empty.
+#[must_use]
+pub fn split_name(text: &str) -> (&str, Vec<u32>) {
     text.rsplit_once('|').and_then(|(name, ranks)| Some((name, members(ranks)?))).unwrap_or((text, Vec::new()))
 }
 

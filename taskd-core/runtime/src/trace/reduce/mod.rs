@@ -9,6 +9,7 @@ mod sweep;
 #[cfg(test)]
 mod tests;
 
+pub use groups::split_name as split_group_name;
 pub use observer::{Observer, TimedFact};
 
 use super::recorder::{Event, Kind};

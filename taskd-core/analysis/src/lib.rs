@@ -8,6 +8,7 @@
 //!
 //! A reader knows one format and no analysis; an analysis function knows no format; a report computes nothing.
 
+pub mod decimal;
 pub mod document;
 mod group_role;
 pub mod model;

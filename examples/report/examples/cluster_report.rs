@@ -1,0 +1,125 @@
+//! One page that shows what all ranks of a run did, which component is slow or stuck, and what that costs.
+//!
+//! `cargo run --release -p taskd-report --example cluster_report -- DIR` reads the traces of any known kind below DIR: a
+//! trace store of taskd, files of PyTorch's profiler, profiles of `torch_npu` and MindSpore, dumps of PyTorch's flight
+//! recorder. It writes one HTML file that needs no network, and prints a summary. `--compare` shows what changed against
+//! another run, `--index` writes a page for each run in DIR and an index of them, `--json` prints all figures.
+
+use clap::Parser;
+use serde::Serialize;
+use std::fs;
+use std::io::{IsTerminal, stdout};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use taskd_core::analysis::report::{self, RunEntry};
+use taskd_core::analysis::{comparison::Comparison, compare, document::Analysis};
+use taskd_core::runtime::exit_code;
+use taskd_examples::program;
+use taskd_report::open::Run;
+
+/// Writes a page about a run, from the traces of its ranks.
+#[derive(Debug, Parser)]
+struct Options {
+    /// Directory with the traces.
+    dir: PathBuf,
+    /// File of the page; with --index, the directory of all pages.
+    #[arg(long, default_value = "cluster_report.html")]
+    out: PathBuf,
+    /// Directory with the traces of an earlier run, to show what changed.
+    #[arg(long, value_name = "DIR", conflicts_with = "index")]
+    compare: Option<PathBuf>,
+    /// Writes a page for each directory in DIR that has traces, and an index of them.
+    #[arg(long)]
+    index: bool,
+    /// Prints all figures as one line of JSON at the end.
+    #[arg(long)]
+    json: bool,
+}
+
+/// What `--json` prints.
+#[derive(Serialize)]
+struct Figures {
+    /// The page.
+    page: PathBuf,
+    /// The verdict about a hang, if the run has dumps of the flight recorder.
+    hang: Option<String>,
+    analysis: Analysis,
+    comparison: Option<Comparison>,
+}
+
+fn main() -> ExitCode {
+    let options: Options = program::options();
+    let written = if options.index { index(&options) } else { page(&options) };
+    match written {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(why) => {
+            eprintln!("cluster_report: {why}");
+            exit_code::FAILED.into()
+        }
+    }
+}
+
+fn page(options: &Options) -> Result<(), String> {
+    let Run { analysis, hang } = Run::open(&options.dir)?;
+    let before = options.compare.as_deref().map(Run::open).transpose()?;
+    let comparison = before.map(|before| compare(&before.analysis, &analysis));
+    write(&options.out, &report::html(&analysis))?;
+    print!("{}", report::terminal(&analysis, stdout().is_terminal()));
+    if let Some(hang) = &hang {
+        println!("\n{hang}");
+    }
+    if let Some(comparison) = &comparison {
+        println!("\n{comparison}");
+    }
+    println!("\npage          {}", options.out.display());
+    if options.json {
+        let hang = hang.map(|hang| hang.to_string());
+        print_json(&Figures { page: options.out.clone(), hang, analysis, comparison });
+    }
+    Ok(())
+}
+
+/// Writes a page for each run in the directory, and the index.
+fn index(options: &Options) -> Result<(), String> {
+    let failed = |path: &Path, error: std::io::Error| format!("{}: {error}", path.display());
+    let mut dirs: Vec<PathBuf> = fs::read_dir(&options.dir)
+        .map_err(|error| failed(&options.dir, error))?
+        .filter_map(Result::ok)
+        .map(|entry| entry.path())
+        .filter(|path| path.is_dir())
+        .collect();
+    dirs.sort();
+    fs::create_dir_all(&options.out).map_err(|error| failed(&options.out, error))?;
+    let mut runs = Vec::new();
+    for dir in dirs {
+        let analysis = match Run::open(&dir) {
+            Ok(run) => run.analysis,
+            Err(why) => {
+                println!("left out      {why}");
+                continue;
+            }
+        };
+        let name = format!("{}.html", analysis.title);
+        write(&options.out.join(&name), &report::html(&analysis))?;
+        println!("{:<13} {}", analysis.title, analysis.verdict.sentence);
+        runs.push(RunEntry::new(&name, &analysis));
+    }
+    let path = options.out.join("index.html");
+    write(&path, &report::index(&runs))?;
+    println!("\nindex         {}", path.display());
+    if options.json {
+        print_json(&runs.len());
+    }
+    Ok(())
+}
+
+fn write(path: &Path, text: &str) -> Result<(), String> {
+    fs::write(path, text).map_err(|error| format!("{} cannot be written: {error}", path.display()))
+}
+
+fn print_json(figures: &impl Serialize) {
+    match serde_json::to_string(figures) {
+        Ok(line) => println!("{line}"),
+        Err(error) => println!("{{\"error\":\"{error}\"}}"),
+    }
+}

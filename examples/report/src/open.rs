@@ -1,0 +1,100 @@
+//! Opens a run: reads the traces of every kind that a directory has, and analyzes them.
+
+use crate::{kinds::Kinds, stores};
+use std::collections::BTreeSet;
+use std::io;
+use std::path::{Path, PathBuf};
+use taskd_core::analysis::document::Analysis;
+use taskd_core::analysis::model::{Missing, Trace};
+use taskd_core::analysis::{Settings, analyze};
+use taskd_hw_ascend::profiler;
+use taskd_pytorch::flight_recorder::{self, FlightVerdict};
+use taskd_pytorch::kineto;
+
+/// A run whose traces were read and analyzed.
+#[derive(Debug)]
+pub struct Run {
+    /// All figures.
+    pub analysis: Analysis,
+    /// The verdict about a hang, if the directory has dumps of PyTorch's flight recorder.
+    pub hang: Option<FlightVerdict>,
+}
+
+impl Run {
+    /// Reads and analyzes the traces of a directory.
+    ///
+    /// If it has several kinds of traces, the most detailed one counts: Ascend's profiles, else Kineto's, else taskd's
+    /// own stores. The others are named among the missing parts.
+    ///
+    /// # Errors
+    /// A sentence, if the directory cannot be listed or has no known kind of trace.
+    pub fn open(dir: &Path) -> Result<Run, String> {
+        let failed = |error: io::Error| format!("{} cannot be read: {error}", dir.display());
+        let found = Kinds::find(dir).map_err(failed)?;
+        if found.is_empty() {
+            return Err(format!(
+                "{} has no traces of a known kind: it needs a trace store of taskd, files of PyTorch's profiler \
+                 (*.json, *.json.gz), of Ascend's profilers (*_ascend_pt, *_ascend_ms), or dumps of PyTorch's flight \
+                 recorder",
+                dir.display()
+            ));
+        }
+        let title = title(dir);
+        let (mut trace, mut sources) = (Trace { title: title.clone(), ..Trace::default() }, Vec::new());
+        let mut left_out = Vec::new();
+        let kinds = [
+            ("Ascend profiler", !found.ascend.is_empty()),
+            ("PyTorch profiler (Kineto)", !found.kineto.is_empty()),
+            ("taskd store", !found.stores.is_empty()),
+        ];
+        for (kind, _) in kinds.into_iter().filter(|(_, is_there)| *is_there) {
+            if !sources.is_empty() {
+                left_out.push(format!("traces of the kind {kind} are here, too, and were not read"));
+                continue;
+            }
+            trace = match kind {
+                "Ascend profiler" => profiler::read(dir).map_err(failed)?,
+                "taskd store" => stores::read(&found.stores, &title).map_err(failed)?,
+                _ => of_kineto(&found.kineto),
+            };
+            sources.push(kind.to_owned());
+        }
+        trace.title = title;
+        trace.missing.extend(left_out.into_iter().map(|what| Missing { rank: None, what }));
+        if found.is_cut {
+            trace.missing.push(Missing { rank: None, what: "the directory has more folders than were searched".into() });
+        }
+        let hang = hang(&found.flight_recorder, &mut trace)?;
+        if hang.is_some() {
+            sources.push("PyTorch flight recorder".to_owned());
+        }
+        let mut analysis = analyze(&trace, &Settings::default());
+        analysis.sources = sources;
+        Ok(Run { analysis, hang })
+    }
+}
+
+/// Returns the name of a run: that of its directory.
+fn title(dir: &Path) -> String {
+    let path = dir.canonicalize().unwrap_or_else(|_| dir.to_path_buf());
+    path.file_name().map_or_else(|| path.display().to_string(), |name| name.to_string_lossy().into_owned())
+}
+
+/// Reads the files of one directory, the first by name: each profiling session writes into one of its own.
+fn of_kineto(dirs: &BTreeSet<PathBuf>) -> Trace {
+    let mut trace = dirs.first().map_or_else(Trace::default, |dir| kineto::read_directory(dir));
+    for other in dirs.iter().skip(1) {
+        let what = format!("{} was not read: give it alone to see it", other.display());
+        trace.missing.push(Missing { rank: None, what });
+    }
+    trace
+}
+
+/// Evaluates the dumps of the first directory that has some.
+fn hang(dirs: &BTreeSet<PathBuf>, trace: &mut Trace) -> Result<Option<FlightVerdict>, String> {
+    let Some(dir) = dirs.first() else { return Ok(None) };
+    let failed = |error: io::Error| format!("{} cannot be read: {error}", dir.display());
+    let dumps = flight_recorder::read_directory(dir).map_err(failed)?;
+    trace.missing.extend(dumps.problems.iter().map(|what| Missing { rank: None, what: what.clone() }));
+    Ok(Some(flight_recorder::evaluate(&dumps.dumps, None)))
+}

@@ -10,3 +10,5 @@
 
 pub mod document;
 pub mod model;
+#[cfg(any(test, feature = "test-util"))]
+pub mod synthetic;

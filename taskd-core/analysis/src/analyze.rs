@@ -7,8 +7,9 @@ use crate::index::{Index, list};
 use crate::matches::Matches;
 use crate::model::Trace;
 use crate::pairing::{PAIRS_MAX, Pairs};
+use crate::timeline::{self, SPANS_MAX};
 use crate::waits::{self, Waits};
-use crate::{breakdown, communication, links, overlap};
+use crate::{breakdown, communication, links, overlap, stages};
 
 /// What an analysis does beyond its defaults.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -57,7 +58,9 @@ pub fn analyze(trace: &Trace, settings: &Settings) -> Analysis {
     analysis.missing = trace.missing.iter().map(|missing| missing.what.clone()).collect();
     let unknown = per_step(&mut parts, &mut analysis);
     communication(&parts, &mut analysis);
-    missing(&parts, &analysis.communication.clone(), &unknown, &mut analysis.missing);
+    pipeline(&parts, &mut analysis);
+    analysis.timeline = timeline::timeline(&parts.index, &parts.matches, &parts.shift, SPANS_MAX);
+    missing(&parts, &analysis.communication, &unknown, &mut analysis.missing);
     analysis
 }
 
@@ -99,7 +102,17 @@ fn communication(parts: &Parts<'_>, analysis: &mut Analysis) {
     let transfers = links::transfers(index, matches, pairs, waits);
     let figures = &mut analysis.communication;
     (figures.links, figures.links_left_out) = links::links(index, &transfers, links::LINKS_MAX);
+}
+
+/// Fills the pipeline, and the stage of each rank.
+fn pipeline(parts: &Parts<'_>, analysis: &mut Analysis) {
+    let Parts { index, matches, pairs, .. } = parts;
+    let stage_of = stages::stages(index, matches, pairs);
+    for (info, stage) in analysis.ranks.iter_mut().zip(&stage_of) {
+        info.stage = Some(*stage);
+    }
     let pipeline = &mut analysis.pipeline;
+    pipeline.stages = stages::figures(index, &stage_of, &analysis.overlap);
     (pipeline.pairs, pipeline.pairs_left_out) = pairs.document(index, matches, &parts.shift, PAIRS_MAX);
     pipeline.unpaired = pairs.unpaired;
     pipeline.micro_batches = pairs.micro_batches;

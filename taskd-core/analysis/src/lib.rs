@@ -22,9 +22,11 @@ mod matches;
 pub mod model;
 mod overlap;
 mod pairing;
+mod stages;
 #[cfg(any(test, feature = "test-util"))]
 pub mod synthetic;
 mod tables;
+mod timeline;
 mod waits;
 
 pub use analyze::{Settings, analyze};

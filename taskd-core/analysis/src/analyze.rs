@@ -9,7 +9,7 @@ use crate::model::Trace;
 use crate::pairing::{PAIRS_MAX, Pairs};
 use crate::timeline::{self, SPANS_MAX};
 use crate::waits::{self, Waits};
-use crate::{breakdown, communication, links, overlap, stages};
+use crate::{breakdown, communication, critical_path, links, overlap, stages};
 
 /// What an analysis does beyond its defaults.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -60,6 +60,7 @@ pub fn analyze(trace: &Trace, settings: &Settings) -> Analysis {
     communication(&parts, &mut analysis);
     pipeline(&parts, &mut analysis);
     analysis.timeline = timeline::timeline(&parts.index, &parts.matches, &parts.shift, SPANS_MAX);
+    analysis.critical_path = critical_path::paths(&parts.index, &parts.matches, &parts.pairs, &parts.shift);
     missing(&parts, &analysis.communication, &unknown, &mut analysis.missing);
     analysis
 }

@@ -14,6 +14,7 @@ mod boxes;
 mod breakdown;
 mod clocks;
 mod communication;
+mod critical_path;
 pub mod document;
 mod index;
 pub mod intervals;

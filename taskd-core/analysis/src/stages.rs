@@ -19,14 +19,13 @@ pub(crate) fn stages(index: &Index<'_>, matches: &Matches<'_>, pairs: &Pairs) ->
         return named;
     }
     let mut components = Components::new(index.rows.len());
-    let all: BTreeSet<u32> = index.ranks.iter().copied().collect();
     for (row, rank) in index.rows.iter().enumerate() {
         for group in used_groups(index, matches, row) {
             let group = &rank.groups[group as usize];
-            let is_world = group.members.len() >= all.len() && all.iter().all(|rank| group.members.contains(rank));
-            let has_stage = !matches!(group.role, GroupRole::World | GroupRole::Pipeline) && !is_world;
-            for member in group.members.iter().filter(|_| has_stage).filter_map(|member| index.row_of(*member)) {
-                components.join(row, member);
+            let members: Vec<usize> = group.members.iter().filter_map(|member| index.row_of(*member)).collect();
+            let is_world = group.role == GroupRole::World || members.len() >= index.rows.len();
+            if !is_world && group.role != GroupRole::Pipeline {
+                members.into_iter().for_each(|member| components.join(row, member));
             }
         }
     }

@@ -8,6 +8,7 @@ use crate::matches::Matches;
 use crate::model::Trace;
 use crate::pairing::{PAIRS_MAX, Pairs};
 use crate::timeline::{self, SPANS_MAX};
+use crate::verdict::{VerdictRule, verdict};
 use crate::waits::{self, Waits};
 use crate::{breakdown, communication, critical_path, links, overlap, stages};
 
@@ -16,6 +17,8 @@ use crate::{breakdown, communication, critical_path, links, overlap, stages};
 pub struct Settings {
     /// Incidents that the supervisor recorded, for the document.
     pub incidents: Vec<Incident>,
+    /// Thresholds of the verdict.
+    pub verdict: VerdictRule,
 }
 
 /// Everything that the later functions read.
@@ -57,10 +60,12 @@ pub fn analyze(trace: &Trace, settings: &Settings) -> Analysis {
     };
     analysis.missing = trace.missing.iter().map(|missing| missing.what.clone()).collect();
     let unknown = per_step(&mut parts, &mut analysis);
-    communication(&parts, &mut analysis);
+    let transfers = links::transfers(&parts.index, &parts.matches, &parts.pairs, &parts.waits);
+    communication(&parts, &transfers, &mut analysis);
     pipeline(&parts, &mut analysis);
     analysis.timeline = timeline::timeline(&parts.index, &parts.matches, &parts.shift, SPANS_MAX);
     analysis.critical_path = critical_path::paths(&parts.index, &parts.matches, &parts.pairs, &parts.shift);
+    analysis.verdict = verdict(&analysis, &parts.own_us, &transfers, &settings.verdict);
     missing(&parts, &analysis.communication, &unknown, &mut analysis.missing);
     analysis
 }
@@ -97,12 +102,11 @@ fn per_step(parts: &mut Parts<'_>, analysis: &mut Analysis) -> Vec<u32> {
     unknown
 }
 
-fn communication(parts: &Parts<'_>, analysis: &mut Analysis) {
-    let Parts { index, matches, pairs, waits, .. } = parts;
+fn communication(parts: &Parts<'_>, transfers: &[links::Transfer<'_>], analysis: &mut Analysis) {
+    let Parts { index, matches, waits, .. } = parts;
     analysis.communication = communication::figures(index, matches, waits);
-    let transfers = links::transfers(index, matches, pairs, waits);
     let figures = &mut analysis.communication;
-    (figures.links, figures.links_left_out) = links::links(index, &transfers, links::LINKS_MAX);
+    (figures.links, figures.links_left_out) = links::links(index, transfers, links::LINKS_MAX);
 }
 
 /// Fills the pipeline, and the stage of each rank.

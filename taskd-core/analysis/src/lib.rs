@@ -28,6 +28,8 @@ mod stages;
 pub mod synthetic;
 mod tables;
 mod timeline;
+mod verdict;
 mod waits;
 
 pub use analyze::{Settings, analyze};
+pub use verdict::VerdictRule;

@@ -28,10 +28,15 @@ pub(crate) struct Transfer<'a> {
     operation: &'a str,
 }
 
-impl Transfer<'_> {
+impl<'a> Transfer<'a> {
     /// Identifies the link.
     pub(crate) const fn link(&self) -> (u32, u32, LinkKind) {
         (self.source, self.destination, self.kind)
+    }
+
+    /// Name of the operation.
+    pub(crate) const fn operation(&self) -> &'a str {
+        self.operation
     }
 }
 

@@ -13,7 +13,7 @@ mod text;
 
 use crate::document::{Analysis, Blame, EvidenceItem, Table, Verdict};
 use crate::links::Transfer;
-use crate::tables::{cell, float, median};
+use crate::tables::{cell, float, median, rounded};
 use series::{Onset, others_median};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -211,7 +211,7 @@ fn waited(analysis: &Analysis, own_us: &Table, rows: &[usize], slow: &SlowRank) 
 }
 
 fn evidence(what: &str, value: f64, usual: Option<f64>, text: String) -> EvidenceItem {
-    EvidenceItem { what: what.to_owned(), value: Some(value), usual, text }
+    EvidenceItem { what: what.to_owned(), value: Some(rounded(value)), usual: usual.map(rounded), text }
 }
 
 /// Confidence in permille from the number of affected steps and their share that exceeds the threshold.
@@ -230,7 +230,7 @@ fn blame(component: String, ranks: Vec<u32>, cause: &str, step: Option<u64>, per
         ranks,
         cause: cause.to_owned(),
         onset_step: step,
-        slowdown_percent: percent,
+        slowdown_percent: rounded(percent),
         confidence_permille: confidence(onset),
         evidence: Vec::new(),
     }

@@ -8,6 +8,7 @@ use crate::index::{Index, list};
 use crate::matches::Matches;
 use crate::model::Trace;
 use crate::pairing::{PAIRS_MAX, Pairs};
+use crate::tables::{float, rounded};
 use crate::timeline::{self, SPANS_MAX};
 use crate::verdict::{VerdictRule, verdict};
 use crate::waits::{self, Waits};
@@ -16,6 +17,8 @@ use crate::{breakdown, communication, critical_path, limits, links, overlap, sta
 /// What an analysis does beyond its defaults.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Settings {
+    /// Kinds of traces that were read, for [`Analysis::sources`].
+    pub sources: Vec<String>,
     /// Incidents that the supervisor recorded, for the document.
     pub incidents: Vec<Incident>,
     /// Thresholds of the hints.
@@ -54,8 +57,9 @@ pub fn analyze(trace: &Trace, settings: &Settings) -> Analysis {
     let mut analysis = Analysis {
         version: VERSION,
         title: trace.title.clone(),
+        sources: settings.sources.clone(),
         began_unix_ns: trace.began_unix_ns.map(|began| began.saturating_add(origin)),
-        ranks: rank_infos(trace),
+        ranks: rank_infos(&parts.index),
         steps: parts.index.steps.clone(),
         incidents: settings.incidents.clone(),
         clocks: parts.alignment.document(&parts.index),
@@ -128,18 +132,28 @@ fn pipeline(parts: &Parts<'_>, analysis: &mut Analysis) {
     pipeline.micro_batches = pairs.micro_batches;
 }
 
-fn rank_infos(trace: &Trace) -> Vec<RankInfo> {
-    let info = |(rank, events): (&u32, &crate::model::RankTrace)| RankInfo {
-        rank: *rank,
-        host: events.host.clone(),
-        device: events.device,
-        stage: events.stage,
-        flop_per_step: events.resources.flop_per_step,
-        flop_per_second: events.resources.flop_per_second,
-        peak_memory_bytes: events.resources.peak_memory_bytes,
-        memory_capacity_bytes: events.resources.memory_capacity_bytes,
+/// Returns the ranks. What a trace implies is computed: operations per second from those of a step and the time of all
+/// steps, the peak of memory from the samples.
+fn rank_infos(index: &Index<'_>) -> Vec<RankInfo> {
+    let info = |(row, rank): (usize, &u32)| {
+        let events = index.rows[row];
+        let resources = &events.resources;
+        let windows = &index.windows[row];
+        let busy_ns = windows.iter().fold(0u64, |sum, window| sum.saturating_add(window.end.abs_diff(window.start)));
+        let per_second = |flop: f64| flop * float(windows.len() as u64) * 1e9 / float(busy_ns);
+        let implied = resources.flop_per_step.filter(|_| busy_ns > 0 && !index.is_pseudo).map(per_second).map(rounded);
+        RankInfo {
+            rank: *rank,
+            host: events.host.clone(),
+            device: events.device,
+            stage: events.stage,
+            flop_per_step: resources.flop_per_step,
+            flop_per_second: resources.flop_per_second.or(implied),
+            peak_memory_bytes: resources.peak_memory_bytes.or(resources.memory.iter().map(|sample| sample.1).max()),
+            memory_capacity_bytes: resources.memory_capacity_bytes,
+        }
     };
-    trace.ranks.iter().map(info).collect()
+    index.ranks.iter().enumerate().map(info).collect()
 }
 
 /// Adds what the trace lacks.
@@ -232,6 +246,24 @@ mod tests {
         assert!(analysis.verdict.sentence.contains("Rank 1 exited with code 1."), "{}", analysis.verdict.sentence);
         assert_eq!(analysis.missing[0], "The file of rank 3 is truncated.");
         assert!(analysis.missing.iter().any(|text| text.contains("Rank 2 lost 12 records")), "{:?}", analysis.missing);
+    }
+
+    #[test]
+    fn rate_and_peak_are_computed_if_the_trace_implies_them() {
+        let mut trace = trace(&Job { steps: 4, ..Job::default() }, 1);
+        let recorded = analyze(&trace, &Settings::default()).ranks;
+        for rank in trace.ranks.values_mut() {
+            rank.resources.flop_per_second = None;
+            rank.resources.peak_memory_bytes = None;
+            rank.resources.memory = vec![(0, 5), (1, 9), (2, 7)];
+        }
+        let implied = analyze(&trace, &Settings::default()).ranks;
+        assert!(implied[0].flop_per_second.is_some());
+        for (implied, recorded) in implied.iter().zip(&recorded) {
+            let ratio = implied.flop_per_second.unwrap() / recorded.flop_per_second.unwrap();
+            assert!((ratio - 1.0).abs() < 1e-9, "{ratio}");
+            assert_eq!(implied.peak_memory_bytes, Some(9));
+        }
     }
 
     #[test]

@@ -19,7 +19,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 /// Maximum number of blamed components in the document.
 const BLAMED_MAX: usize = 8;
-/// More slow ranks than this share of the job, in percent, are no stragglers: the job is uneven.
+/// More slow ranks than this share of the job, in percent, are no stragglers, unless they are one host: the job is uneven.
 const SLOW_RANKS_MAX_PERCENT: usize = 34;
 
 /// Thresholds of the verdict.
@@ -103,7 +103,9 @@ fn slow_ranks(analysis: &Analysis, own_us: &Table, rule: &VerdictRule) -> Vec<Sl
     let mut slow = Vec::new();
     for rows in stages.values().filter(|rows| rows.len() > 1) {
         let compared = compare(analysis, own_us, rows);
-        let noise = series::noise(compared.iter().flatten().map(|step| step.excess));
+        let excess: Vec<Vec<f64>> =
+            compared.iter().map(|steps| steps.iter().map(|step| step.excess).collect()).collect();
+        let noise = series::noise(excess.iter().map(Vec::as_slice));
         for (row, steps) in rows.iter().zip(&compared) {
             let all = find(analysis, *row, steps, noise, rule, rule.steps_min);
             let found = all.or_else(|| {
@@ -123,10 +125,19 @@ fn slow_ranks(analysis: &Analysis, own_us: &Table, rule: &VerdictRule) -> Vec<Sl
         slow.waited_us = waited;
         waited >= rule.waited_share * excess
     });
-    if slow.len() * 100 > analysis.ranks.len() * SLOW_RANKS_MAX_PERCENT && slow.len() > 1 {
+    let are_many = slow.len() * 100 > analysis.ranks.len() * SLOW_RANKS_MAX_PERCENT && slow.len() > 1;
+    if are_many && !is_host(analysis, &slow) {
         slow.clear();
     }
     slow
+}
+
+/// Returns true if the slow ranks are all ranks of one host of several.
+fn is_host(analysis: &Analysis, slow: &[SlowRank]) -> bool {
+    let host_of = |row: usize| analysis.ranks[row].host.as_deref();
+    let host = slow.first().and_then(|slow| host_of(slow.row));
+    let on_host = (0..analysis.ranks.len()).filter(|row| host_of(*row) == host).count();
+    host.is_some() && slow.iter().all(|slow| host_of(slow.row) == host) && slow.len() == on_host
 }
 
 /// Compares each row of a stage with the others in each step.

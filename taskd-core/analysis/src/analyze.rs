@@ -175,8 +175,12 @@ fn missing(
         missing.push(format!("{ranks} lost {lost} records before they were stored: sums are too small."));
     }
     let steps = index.steps.len() as u64;
-    if communication.steps < steps {
-        let of = communication.steps;
+    let of = communication.steps;
+    if of == 0 && index.ranks.len() > 1 && steps > 0 {
+        missing.push(
+            "The trace has no communication in its steps: waits, links and clock offsets are unknown.".to_owned(),
+        );
+    } else if 0 < of && of < steps {
         missing.push(format!("Communication was collected for {of} of {steps} steps: the others count as without it."));
     }
     if parts.matches.unmatched > 0 {

@@ -15,11 +15,13 @@ use crate::timeline::{has_kernels, kind_number};
 use std::collections::BTreeMap;
 
 /// Maximum number of segments of all steps in the document.
-const SEGMENTS_MAX: usize = 200_000;
+const SEGMENTS_MAX: usize = 40_000;
 /// Minimum number of segments that a step can have in the document.
 const STEP_SEGMENTS_MIN: usize = 16;
 /// An event that begins this soon after the one before it on its lane waited for that one, in nanoseconds.
 const LAUNCH_NS: u64 = 50_000;
+/// Number of events that are searched for a pass around a gap.
+const PASSES_MAX: usize = 16;
 /// Kind of a gap in the document.
 const GAP: u8 = 7;
 /// Name of the segment that stands for events above the limit.
@@ -204,9 +206,10 @@ impl Walk<'_> {
 
     /// A time without an event of its own: a part of a pass around it, or a gap.
     fn gap(&self, row: usize, start: i64, end: i64) -> Segment {
-        let around = self.candidates.get(&row).into_iter().flatten();
-        let mut around = around.filter(|event| event.kind == 0 && event.start <= start && event.end >= end);
-        let pass = around.next();
+        let candidates = self.candidates.get(&row).filter(|_| !self.has_kernels[row]);
+        let candidates = candidates.map_or(&[][..], Vec::as_slice);
+        let later = candidates[candidates.partition_point(|event| event.end < end)..].iter().take(PASSES_MAX);
+        let pass = later.into_iter().find(|event| event.kind == 0 && event.start <= start);
         Segment { row, name: pass.map(|event| event.name), kind: pass.map_or(GAP, |event| event.kind), start, end }
     }
 

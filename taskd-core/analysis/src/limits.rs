@@ -9,7 +9,8 @@ pub(crate) fn limits(analysis: &Analysis) -> Vec<Limit> {
     let steps = analysis.steps.len() as u64;
     let collected = analysis.communication.steps;
     let limit = |limit: &str, applies: bool, note: String| Limit { limit: limit.to_owned(), applies, note };
-    let communication = if collected < steps {
+    let is_short = 0 < collected && collected < steps;
+    let communication = if is_short {
         format!("Communication was collected for {collected} of {steps} steps: the trace does not have more.")
     } else {
         "All communication of the trace is analyzed; no number of files is fixed.".to_owned()
@@ -24,7 +25,7 @@ pub(crate) fn limits(analysis: &Analysis) -> Vec<Limit> {
     };
     let has_flop = analysis.ranks.iter().any(|rank| rank.flop_per_step.is_some());
     vec![
-        limit("At most 500 files of communication", collected < steps, communication),
+        limit("At most 500 files of communication", is_short, communication),
         limit(
             "At most 10 steps in the timeline",
             false,

@@ -3,7 +3,8 @@
 //! Two events are the same collective if they have the same group and sequence number. Without sequence numbers the k-th
 //! operation of a name in a step is the same on all members, but only where all of them ran it equally often: a member
 //! with other counts would be compared with the wrong call. A call that only one rank recorded, or that one rank
-//! recorded twice, has no match.
+//! recorded twice, has no match. Calls without a group are calls of one group of all ranks with collectives, if all of
+//! them have the call: the residual of the clocks shows whether that is so.
 
 use crate::index::Index;
 use crate::model::{Communication, Event, Kind, NameId, RankTrace};
@@ -11,6 +12,8 @@ use std::collections::BTreeMap;
 
 /// No step: the event is outside of all steps.
 const OUTSIDE: u32 = u32::MAX;
+/// Group of the calls whose group the trace does not name.
+const UNNAMED: u32 = u32::MAX;
 /// Operations that end at different times on their members, because data flows in one direction.
 const ONE_WAY: [&str; 4] = ["broadcast", "reduce", "gather", "scatter"];
 /// Parts of the names of operations that contain a name of [`ONE_WAY`] and end on all members together.
@@ -98,6 +101,8 @@ impl<'a> Matches<'a> {
         let same = |a: &(Key, u32, u32), b: &(Key, u32, u32)| {
             (a.0.group, a.0.name, a.0.column) == (b.0.group, b.0.name, b.0.column)
         };
+        let has_collectives = |calls: &&Vec<Call<'_>>| calls.iter().any(|call| call.event.kind == Kind::Collective);
+        let rows = self.calls.iter().filter(has_collectives).count();
         for calls in entries.chunk_by(same) {
             let is_numbered = calls[0].0.name != u32::MAX;
             let mut runs = calls.chunk_by(|a, b| a.0 == b.0).peekable();
@@ -105,7 +110,8 @@ impl<'a> Matches<'a> {
             let is_aligned = !is_numbered || calls.chunk_by(|a, b| a.0 == b.0).all(|run| run.len() == members);
             for run in runs {
                 let is_once = run.windows(2).all(|pair| pair[0].1 != pair[1].1);
-                if run.len() < 2 || !is_once || !is_aligned {
+                let is_whole = run[0].0.group != UNNAMED || run.len() == rows;
+                if run.len() < 2 || !is_once || !is_aligned || !is_whole {
                     self.unmatched += run.len() as u64;
                     continue;
                 }
@@ -172,7 +178,7 @@ impl<'a> Keys<'a> {
                 name
             }
         };
-        let group = group.unwrap_or(u32::MAX);
+        let group = group.unwrap_or(UNNAMED);
         let count = self.counts.entry((group, name, column)).or_default();
         *count += 1;
         Some(Key { group, name, column, number: *count - 1 })
@@ -248,6 +254,17 @@ mod tests {
         let (runs, unmatched) = starts(&trace(&[&[("a", None, 1), ("a", None, 11)], &[("a", None, 12)]]));
         assert!(runs.is_empty());
         assert_eq!(unmatched, 3);
+    }
+
+    #[test]
+    fn calls_without_a_group_match_if_all_ranks_have_them() {
+        let mut trace = trace(&[&[("a", None, 1)], &[("a", None, 3)], &[("b", None, 4)]]);
+        for rank in trace.ranks.values_mut() {
+            rank.communications.iter_mut().for_each(|details| details.group = None);
+        }
+        assert_eq!(starts(&trace), (vec![], 3));
+        trace.ranks.remove(&2);
+        assert_eq!(starts(&trace), (vec![vec![1, 3]], 0));
     }
 
     #[test]

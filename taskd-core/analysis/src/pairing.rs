@@ -10,7 +10,7 @@ use crate::model::Kind;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Maximum number of pairs in the document. Above it, the pairs of evenly spaced steps are kept.
-pub(crate) const PAIRS_MAX: usize = 100_000;
+pub(crate) const PAIRS_MAX: usize = 50_000;
 
 /// A send and its receive: rows, and indices in the calls of their rows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

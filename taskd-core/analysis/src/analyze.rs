@@ -4,7 +4,7 @@ use crate::activity::{self, Computation};
 use crate::clocks::{self, Alignment};
 use crate::document::{Analysis, Incident, RankInfo, Table, VERSION};
 use crate::hints::{Thresholds, hints};
-use crate::index::{Index, list};
+use crate::index::{Index, list, moment_us};
 use crate::matches::Matches;
 use crate::model::Trace;
 use crate::pairing::{PAIRS_MAX, Pairs};
@@ -19,7 +19,8 @@ use crate::{breakdown, communication, critical_path, limits, links, overlap, sta
 pub struct Settings {
     /// Kinds of traces that were read, for [`Analysis::sources`].
     pub sources: Vec<String>,
-    /// Incidents that the supervisor recorded, for the document.
+    /// Incidents that the supervisor recorded, for the document. Their moments are on the trace's axis: the analysis moves
+    /// them if the document's time zero is earlier.
     pub incidents: Vec<Incident>,
     /// Thresholds of the hints.
     pub thresholds: Thresholds,
@@ -61,7 +62,7 @@ pub fn analyze(trace: &Trace, settings: &Settings) -> Analysis {
         began_unix_ns: trace.began_unix_ns.map(|began| began.saturating_add(origin)),
         ranks: rank_infos(&parts.index),
         steps: parts.index.steps.clone(),
-        incidents: settings.incidents.clone(),
+        incidents: settings.incidents.iter().map(|incident| moved(incident, origin)).collect(),
         clocks: parts.alignment.document(&parts.index),
         ..Analysis::default()
     };
@@ -77,6 +78,11 @@ pub fn analyze(trace: &Trace, settings: &Settings) -> Analysis {
     analysis.limits = limits::limits(&analysis);
     missing(&parts, &analysis.communication, &unknown, &mut analysis.missing);
     analysis
+}
+
+/// Returns an incident with its moment relative to the document's time zero.
+fn moved(incident: &Incident, origin: i64) -> Incident {
+    Incident { at_us: incident.at_us.saturating_sub(moment_us(origin)), ..incident.clone() }
 }
 
 /// The earliest moment by aligned clocks, at most 0.
@@ -245,7 +251,8 @@ mod tests {
         };
         let settings = Settings { incidents: vec![incident.clone()], ..Settings::default() };
         let analysis = analyze(&trace, &settings);
-        assert_eq!(analysis.incidents, [incident]);
+        let origin = analysis.began_unix_ns.unwrap() - trace.began_unix_ns.unwrap();
+        assert_eq!(analysis.incidents, [Incident { at_us: 5 - origin.div_euclid(1000), ..incident }]);
         assert!(!analysis.verdict.is_healthy);
         assert!(analysis.verdict.sentence.contains("Rank 1 exited with code 1."), "{}", analysis.verdict.sentence);
         assert_eq!(analysis.missing[0], "The file of rank 3 is truncated.");

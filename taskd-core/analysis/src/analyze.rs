@@ -70,8 +70,8 @@ pub fn analyze(trace: &Trace, settings: &Settings) -> Analysis {
     let unknown = per_step(&mut parts, &mut analysis);
     let transfers = links::transfers(&parts.index, &parts.matches, &parts.pairs, &parts.waits);
     communication(&parts, &transfers, &mut analysis);
-    pipeline(&parts, &mut analysis);
-    analysis.timeline = timeline::timeline(&parts.index, &parts.matches, &parts.shift, SPANS_MAX);
+    let stages = pipeline(&parts, &mut analysis);
+    analysis.timeline = timeline::timeline(&parts.index, &parts.matches, &stages, &parts.shift, SPANS_MAX);
     analysis.critical_path = critical_path::paths(&parts.index, &parts.matches, &parts.pairs, &parts.shift);
     analysis.verdict = verdict(&analysis, &parts.own_us, &transfers, &settings.verdict);
     analysis.hints = hints(&analysis, &settings.thresholds);
@@ -124,8 +124,8 @@ fn communication(parts: &Parts<'_>, transfers: &[links::Transfer<'_>], analysis:
     (figures.links, figures.links_left_out) = links::links(index, transfers, links::LINKS_MAX);
 }
 
-/// Fills the pipeline, and the stage of each rank.
-fn pipeline(parts: &Parts<'_>, analysis: &mut Analysis) {
+/// Fills the pipeline and the stage of each rank, and returns the stage of each row.
+fn pipeline(parts: &Parts<'_>, analysis: &mut Analysis) -> Vec<u32> {
     let Parts { index, matches, pairs, .. } = parts;
     let stage_of = stages::stages(index, matches, pairs);
     for (info, stage) in analysis.ranks.iter_mut().zip(&stage_of) {
@@ -136,6 +136,7 @@ fn pipeline(parts: &Parts<'_>, analysis: &mut Analysis) {
     (pipeline.pairs, pipeline.pairs_left_out) = pairs.document(index, matches, &parts.shift, PAIRS_MAX);
     pipeline.unpaired = pairs.unpaired;
     pipeline.micro_batches = pairs.micro_batches;
+    stage_of
 }
 
 /// Returns the ranks. What a trace implies is computed: operations per second from those of a step and the time of all

@@ -1,8 +1,11 @@
 //! Spans of all ranks for the Marey timeline, within a limit for the whole document.
 //!
 //! Above the limit, neighbours of one rank, lane and kind that are shorter than a resolution, with a gap below it, become
-//! one span with the name of the longest; what is then shorter than half of it is left out. The resolution doubles until the document fits, so that the timeline
-//! loses its shortest details first.
+//! one span with the name of the longest; a span that is then shorter than half of the resolution is left out. The
+//! resolution doubles until the document fits, so that the timeline loses its shortest details first.
+//!
+//! Equal operations have one number: a matched collective on all of its members, and the k-th run of a name in a step on
+//! all ranks of a stage.
 
 use crate::document::{Timeline, TimelineSpan};
 use crate::index::{Index, moment_us};
@@ -31,11 +34,18 @@ struct Span {
     longest: u64,
 }
 
-/// Returns the timeline. `shift`: nanoseconds to subtract from the times of each row.
-pub(crate) fn timeline(index: &Index<'_>, matches: &Matches<'_>, shift: &[i64], max: usize) -> Timeline {
+/// Returns the timeline. `stage_of`: stage of each row; `shift`: nanoseconds to subtract from the times of each row.
+pub(crate) fn timeline(
+    index: &Index<'_>,
+    matches: &Matches<'_>,
+    stage_of: &[u32],
+    shift: &[i64],
+    max: usize,
+) -> Timeline {
     let mut names = GlobalNames::default();
     let keys = run_keys(matches);
-    let mut rows: Vec<Vec<Span>> = (0..index.rows.len()).map(|row| spans(index, row, &keys[row], &mut names)).collect();
+    let of_row = |row: usize| spans(index, row, stage_of[row], &keys[row], &mut names);
+    let mut rows: Vec<Vec<Span>> = (0..index.rows.len()).map(of_row).collect();
     let count = |rows: &[Vec<Span>]| rows.iter().map(Vec::len).sum::<usize>();
     let total = count(&rows);
     let mut resolution = RESOLUTION_NS;
@@ -99,7 +109,7 @@ pub(crate) fn has_kernels(rank: &RankTrace) -> bool {
 }
 
 /// Returns all spans of a row, with the key of each.
-fn spans(index: &Index<'_>, row: usize, run_keys: &[u64], names: &mut GlobalNames) -> Vec<Span> {
+fn spans(index: &Index<'_>, row: usize, stage: u32, run_keys: &[u64], names: &mut GlobalNames) -> Vec<Span> {
     let rank = index.rows[row];
     let has_kernels = has_kernels(rank);
     let mut run_keys = run_keys.iter();
@@ -121,7 +131,7 @@ fn spans(index: &Index<'_>, row: usize, run_keys: &[u64], names: &mut GlobalName
         let is_counted = matches!(event.kind, Kind::Compute | Kind::Forward | Kind::Backward | Kind::Optimizer);
         let name = *numbers.entry(event.name).or_insert_with(|| names.number(rank.names.get(event.name)));
         let key = match of_event {
-            Some(column) if is_counted => step_key(name, column, *count),
+            Some(column) if is_counted => step_key(stage, name, column, *count),
             _ => matched,
         };
         let (lane, longest) = (event.lane, event.duration_ns);
@@ -138,12 +148,13 @@ fn spans(index: &Index<'_>, row: usize, run_keys: &[u64], names: &mut GlobalName
     spans
 }
 
-/// Key of the k-th operation of a name in a step: above all keys of collectives. 0 (none) if a part is too large for it.
-const fn step_key(name: u32, column: usize, count: u64) -> u64 {
-    if name >= 1 << 20 || column >= 1 << 21 || count >= 1 << 22 {
+/// Key of the k-th operation of a name in a step of a stage: above all keys of collectives. 0 (none) if a part is too
+/// large for it.
+const fn step_key(stage: u32, name: u32, column: usize, count: u64) -> u64 {
+    if stage >= 1 << 11 || name >= 1 << 18 || column >= 1 << 18 || count >= 1 << 16 {
         return 0;
     }
-    1 << 63 | (name as u64) << 43 | (column as u64) << 22 | count
+    1 << 63 | (stage as u64) << 52 | (name as u64) << 34 | (column as u64) << 16 | count
 }
 
 /// Merges and removes spans below a resolution.
@@ -232,7 +243,8 @@ mod tests {
 
     fn of(trace: &Trace, max: usize) -> Timeline {
         let index = Index::new(trace);
-        timeline(&index, &Matches::new(&index), &vec![0; trace.ranks.len()], max)
+        let stages: Vec<u32> = trace.ranks.values().map(|rank| rank.stage.unwrap_or_default()).collect();
+        timeline(&index, &Matches::new(&index), &stages, &vec![0; trace.ranks.len()], max)
     }
 
     #[test]
@@ -252,6 +264,7 @@ mod tests {
             assert!(spans.windows(2).all(|pair| pair[0].0 < pair[1].0), "{number}: {spans:?}");
             assert!(spans.iter().all(|(_, span)| (span.2, span.3) == (first.2, first.3)), "{spans:?}");
             let end = |span: &TimelineSpan| span.0.unsigned_abs() + span.1;
+            assert!(first.2 == 1 || spans.iter().all(|(row, _)| row / 4 == spans[0].0 / 4), "{spans:?}");
             assert!(first.2 != 1 || spans.iter().all(|(_, span)| end(span) == end(&first)), "{spans:?}");
         }
         let unnumbered = timeline.spans.iter().flatten().filter(|span| span.4 == 0 && span.2 < 2);

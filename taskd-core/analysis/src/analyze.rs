@@ -37,7 +37,7 @@ pub(crate) struct Parts<'a> {
     pub(crate) waits: Waits,
     /// Nanoseconds to subtract from the times of each row: the clock's offset and the document's time zero.
     pub(crate) shift: Vec<i64>,
-    /// Step without communication that is not overlapped, in microseconds.
+    /// Time that each rank itself needs per step, in microseconds.
     pub(crate) own_us: Table,
 }
 
@@ -109,7 +109,7 @@ fn per_step(parts: &mut Parts<'_>, analysis: &mut Analysis) -> Vec<u32> {
         }
         activity::visit(index, row, &computation, |window, activity, events| {
             breakdown.add(row, window, (activity, events), parts.shift[row], knows_compute);
-            overlap.add(row, window, activity, knows_compute);
+            overlap.add(row, window, activity, &computation);
         });
     }
     analysis.breakdown = breakdown.finish();

@@ -2,7 +2,7 @@
 //!
 //! A rank whose trace has no computation has none of them: all of its communication would seem to be alone.
 
-use crate::activity::Activity;
+use crate::activity::{Activity, Computation};
 use crate::document::{Overlap, Table};
 use crate::index::{Index, Window};
 use crate::tables::{empty, or_none};
@@ -11,8 +11,8 @@ use crate::tables::{empty, or_none};
 #[derive(Debug)]
 pub(crate) struct Collector {
     figures: Overlap,
-    /// The step without communication that is not overlapped: the time that the rank itself needs. For a rank without
-    /// computation in its trace all communication is subtracted.
+    /// The time that the rank itself needs: the step without communication that is not overlapped. For a rank without
+    /// kernels all communication is subtracted, because a pass of the host includes waits for other lanes.
     own_us: Table,
 }
 
@@ -32,16 +32,17 @@ impl Collector {
         }
     }
 
-    /// Adds one step of a row. `knows_compute`: the trace of the rank has computation.
-    pub(crate) fn add(&mut self, row: usize, window: Window, activity: &Activity, knows_compute: bool) {
+    /// Adds one step of a row.
+    pub(crate) fn add(&mut self, row: usize, window: Window, activity: &Activity, computation: &Computation) {
         let Activity { compute, receive, other } = activity;
         let step = window.end.abs_diff(window.start.min(window.end));
         let communication = receive.union(other);
         let alone = communication.minus(compute).total_ns();
         let receive_alone = receive.minus(&compute.union(other)).total_ns();
         let set = |table: &mut Table, ns: u64| table[row][window.column] = Some(ns / 1000);
-        set(&mut self.own_us, step.saturating_sub(alone));
-        if knows_compute {
+        let has_kernels = *computation == Computation::Kernels;
+        set(&mut self.own_us, step.saturating_sub(if has_kernels { alone } else { communication.total_ns() }));
+        if *computation != Computation::Unknown {
             let figures = &mut self.figures;
             set(&mut figures.computation_us, step.saturating_sub(alone));
             set(&mut figures.communication_alone_us, alone);

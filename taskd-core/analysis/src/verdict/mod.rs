@@ -73,7 +73,7 @@ struct SlowRank {
     waited_us: f64,
 }
 
-/// Returns the verdict. `own_us`: the step without communication that is not overlapped, per rank and step.
+/// Returns the verdict. `own_us`: the time that each rank itself needs per step.
 pub(crate) fn verdict(analysis: &Analysis, own_us: &Table, transfers: &[Transfer<'_>], rule: &VerdictRule) -> Verdict {
     let slow = slow_ranks(analysis, own_us, rule);
     let mut blamed = text::blame_ranks(analysis, &slow);

@@ -58,9 +58,12 @@ fn slow_rank_is_named_with_its_first_step() {
 fn slow_rank_of_a_trace_without_kernels_is_named() {
     let fault = Fault::SlowRank { rank: 2, from_step: 6, percent: 30 };
     let job = Job { dp: 4, tp: 1, pp: 1, steps: 20, is_host_only: true, ..Job::default() };
-    let verdict = verdict(&job.with_fault(fault), 1);
-    assert_eq!(only(&verdict).ranks, [2]);
-    assert_eq!(verdict.blamed[0].onset_step, Some(6));
+    for tp in [1, 2] {
+        // With tensor parallelism the passes of the peer in the group include its waits for the slow rank.
+        let verdict = verdict(&Job { tp, ..job.clone() }.with_fault(fault), 1);
+        assert_eq!(only(&verdict).ranks, [2]);
+        assert_eq!(verdict.blamed[0].onset_step, Some(6));
+    }
 }
 
 #[test]

@@ -8,9 +8,37 @@
 //!
 //! A reader knows one format and no analysis; an analysis function knows no format; a report computes nothing.
 
+mod activity;
+mod analyze;
+mod boxes;
+mod breakdown;
+mod clocks;
+mod communication;
+pub mod comparison;
+mod critical_path;
 pub mod decimal;
 pub mod document;
 mod group_role;
+mod hints;
+mod index;
+pub mod intervals;
+mod limits;
+mod links;
+mod matches;
 pub mod model;
+mod overlap;
+mod pairing;
 #[cfg(feature = "records")]
 pub mod records;
+mod stages;
+#[cfg(any(test, feature = "test-util"))]
+pub mod synthetic;
+mod tables;
+mod timeline;
+mod verdict;
+mod waits;
+
+pub use analyze::{Settings, analyze};
+pub use comparison::compare;
+pub use hints::Thresholds;
+pub use verdict::VerdictRule;

@@ -10,3 +10,4 @@
 
 pub mod document;
 pub mod model;
+pub mod what_if;

@@ -118,22 +118,19 @@ fn blame(model: &Model, published: &Published, straggler: &Straggler) -> Blame {
     };
     let (excess, usual) = (percent(straggler.excess), percent(straggler.usual));
     let steps = straggler.end - straggler.first;
+    let affected = if steps == model.steps.len() {
+        format!("all {steps} steps are affected")
+    } else {
+        format!("{steps} of the {} steps are affected; in the others the excess is {usual:.1} %", model.steps.len())
+    };
     let mut evidence = vec![
         item(
             "excess of computation over the peers in %",
             excess,
-            Some(usual),
+            (steps < model.steps.len()).then_some(usual),
             format!("{words} computes {excess:.1} % longer than the workers of its stage {}", span(model, straggler)),
         ),
-        item(
-            "affected steps",
-            statistics::count(steps),
-            Some(statistics::count(model.steps.len())),
-            format!(
-                "{steps} of the {} steps are affected; in the others the excess is {usual:.1} %",
-                model.steps.len()
-            ),
-        ),
+        item("affected steps", statistics::count(steps), Some(statistics::count(model.steps.len())), affected),
         item(
             "excess divided by its standard error",
             straggler.significance,

@@ -21,6 +21,7 @@ mod published;
 mod replay;
 mod scenarios;
 mod statistics;
+mod trace;
 
 pub use blame::{
     EFFECT_MIN, EXCESS_MIN, REPLICA_SHARE_MAX, SIGNIFICANCE_MIN, SPREAD_MIN, STEPS_MIN, Straggler, WORKERS_MAX,
@@ -31,3 +32,4 @@ pub use operation::{Operation, OperationKind, Worker};
 #[cfg(feature = "parquet")]
 pub use parquet::{BATCH_ROWS, OperationTrace, ParquetTraceError, UNKNOWN_MAX, read_parquet};
 pub use published::{DIMENSION_MAX, Published};
+pub use trace::PAUSE_MIN_NS;

@@ -64,7 +64,9 @@ impl Base<'_> {
         }
         causes.extend(self.stages());
         causes.extend(self.micro_batches());
-        causes.extend(self.class("communication delays", CauseKind::Communication, |class| !class.is_compute));
+        causes.extend(
+            self.class("communication delays", CauseKind::Communication, |class| !class.is_compute && !class.is_input),
+        );
         causes.extend(self.class("slow input", CauseKind::Input, |class| class.is_input));
         causes.sort_by(|a, b| a.scenario.time_us.cmp(&b.scenario.time_us));
         causes

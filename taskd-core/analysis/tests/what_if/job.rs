@@ -8,12 +8,13 @@ use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use taskd_analysis::what_if::{Operation, OperationKind, Worker};
 
-/// A worker that computes `factor` times as long from the step with this index.
+/// A worker that computes `factor` times as long in the steps with these indexes; without a stage, a whole replica.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Plant {
     pub(crate) data: usize,
-    pub(crate) stage: usize,
+    pub(crate) stage: Option<usize>,
     pub(crate) onset: usize,
+    pub(crate) end: usize,
     pub(crate) factor: f64,
 }
 
@@ -34,7 +35,7 @@ pub(crate) struct Job {
     pub(crate) is_overlapped: bool,
     /// Sends and receives are recorded at the ends of the model, too, where nothing is transferred.
     pub(crate) has_empty_transfers: bool,
-    pub(crate) plant: Option<Plant>,
+    pub(crate) plants: Vec<Plant>,
 }
 
 /// What a simulation results in.
@@ -149,9 +150,9 @@ impl Job {
         Run { operations, step_s: total / self.steps as f64 }
     }
 
-    /// The same job without the planted straggler.
-    pub(crate) fn without_plant(&self) -> Job {
-        Job { plant: None, ..self.clone() }
+    /// The same job without planted stragglers.
+    pub(crate) fn without_plants(&self) -> Job {
+        Job { plants: Vec::new(), ..self.clone() }
     }
 }
 
@@ -177,9 +178,12 @@ impl<'a> Step<'a> {
     }
 
     fn slow(&self, data: usize, stage: usize) -> f64 {
-        let plant =
-            self.job.plant.filter(|plant| (plant.data, plant.stage) == (data, stage) && plant.onset <= self.index);
-        plant.map_or(1.0, |plant| plant.factor)
+        let is_slow = |plant: &&Plant| {
+            plant.data == data
+                && plant.stage.is_none_or(|slow| slow == stage)
+                && (plant.onset..plant.end).contains(&self.index)
+        };
+        self.job.plants.iter().filter(is_slow).map(|plant| plant.factor).product()
     }
 
     /// Simulates the step, appends its operations, and returns its time.

@@ -13,8 +13,10 @@ use arrow_array::types::{
 use arrow_array::{Array, ArrowPrimitiveType, RecordBatch};
 use parquet::arrow::ProjectionMask;
 use parquet::arrow::arrow_reader::{ArrowReaderOptions, ParquetRecordBatchReaderBuilder};
+use parquet::file::metadata::ParquetMetaData;
 use parquet::file::reader::ChunkReader;
 use std::collections::BTreeMap;
+use std::panic::AssertUnwindSafe;
 
 /// Number of rows that are decoded together.
 pub const BATCH_ROWS: usize = 8192;
@@ -33,6 +35,12 @@ pub enum ParquetTraceError {
     /// The file is not Parquet, is damaged, or uses an unknown codec.
     #[error("the trace cannot be read as Parquet: {0}")]
     Parquet(#[from] parquet::errors::ParquetError),
+    /// The metadata of the file names a part that cannot exist.
+    #[error("the metadata of the trace is damaged: a part of the file has a negative size or place")]
+    Layout,
+    /// The decoder failed on the content of the file.
+    #[error("the trace is damaged: the Parquet decoder failed on its content")]
+    Damaged,
     /// A batch of rows cannot be decoded.
     #[error("rows of the trace cannot be decoded: {0}")]
     Arrow(String),
@@ -78,14 +86,21 @@ pub struct OperationTrace {
 /// Reads the operations of a file.
 ///
 /// # Errors
-/// Returns an error if the file is not Parquet, lacks a column, or has a value of another type or outside of its range.
+/// Returns an error if the file is not Parquet, is damaged, lacks a column, or has a value of another type or outside of
+/// its range.
 pub fn read_parquet<R: ChunkReader + 'static>(file: R) -> Result<OperationTrace, ParquetTraceError> {
+    // The decoder panics on some damaged files. Its state and the file are dropped then.
+    std::panic::catch_unwind(AssertUnwindSafe(|| read(file))).unwrap_or(Err(ParquetTraceError::Damaged))
+}
+
+fn read<R: ChunkReader + 'static>(file: R) -> Result<OperationTrace, ParquetTraceError> {
     // The types are those of Parquet: a column of categories is then a column of strings.
     let options = ArrowReaderOptions::new().with_skip_arrow_metadata(true);
     let reader = ParquetRecordBatchReaderBuilder::try_new_with_options(file, options)?;
     for column in REQUIRED {
         reader.schema().index_of(column).map_err(|_| ParquetTraceError::Column { column })?;
     }
+    check_layout(reader.metadata())?;
     let columns = ProjectionMask::columns(reader.parquet_schema(), REQUIRED.into_iter().chain([TENSOR]));
     let rows = reader.metadata().file_metadata().num_rows();
     let mut trace = OperationTrace::default();
@@ -98,6 +113,20 @@ pub fn read_parquet<R: ChunkReader + 'static>(file: R) -> Result<OperationTrace,
         row += batch.num_rows() as u64;
     }
     Ok(trace)
+}
+
+/// Refuses metadata with negative sizes or places.
+fn check_layout(metadata: &ParquetMetaData) -> Result<(), ParquetTraceError> {
+    let is_valid = metadata.row_groups().iter().all(|group| {
+        group.num_rows() >= 0
+            && group.columns().iter().all(|column| {
+                column.data_page_offset() >= 0
+                    && column.dictionary_page_offset().is_none_or(|offset| offset >= 0)
+                    && column.compressed_size() >= 0
+                    && column.num_values() >= 0
+            })
+    });
+    if is_valid { Ok(()) } else { Err(ParquetTraceError::Layout) }
 }
 
 /// Columns of one batch.

@@ -150,6 +150,18 @@ impl Job {
         Run { operations, step_s: total / self.steps as f64 }
     }
 
+    /// Returns the place of a pass among the forward or backward passes of its stage.
+    fn order(&self, is_forward: bool, chunk: usize, micro_batch: usize) -> u32 {
+        let chunk = if is_forward { chunk } else { self.chunks - 1 - chunk };
+        let order = match self.chunks {
+            1 => micro_batch,
+            _ => {
+                micro_batch / self.stages * self.stages * self.chunks + chunk * self.stages + micro_batch % self.stages
+            }
+        };
+        u32::try_from(order).unwrap()
+    }
+
     /// The same job without planted stragglers.
     pub(crate) fn without_plants(&self) -> Job {
         Job { plants: Vec::new(), ..self.clone() }
@@ -236,7 +248,8 @@ impl<'a> Step<'a> {
                     records.add(data, stage, kind, Some(pass.chunk), Some(pass.micro_batch), start, end);
                     ends[usize::from(!pass.is_forward)][self.mark(stage, pass)] = Some(end);
                     if job.has_empty_transfers && !pass.is_forward && stage + pass.chunk == 0 {
-                        records.add(data, stage, OperationKind::BackwardSend, None, None, end, end + 1e-5);
+                        let order = job.order(false, pass.chunk, pass.micro_batch);
+                        records.transfer(data, stage, OperationKind::BackwardSend, order, end, end + 1e-5);
                     }
                     if !pass.is_forward {
                         passed[stage][pass.chunk] = end;
@@ -281,11 +294,12 @@ impl<'a> Step<'a> {
             false if chunk + 1 == job.stages * job.chunks => Some(chunk),
             false => Some(chunk + 1),
         };
+        let order = job.order(pass.is_forward, pass.chunk, pass.micro_batch);
         let Some(source) = source else {
             let is_first = stages[stage].place == 0;
             if job.has_empty_transfers && !is_first {
                 let start = stages[stage].free + LAUNCH_S / 2.0;
-                records.add(data, stage, OperationKind::ForwardReceive, None, None, start, start + 1e-5);
+                records.transfer(data, stage, OperationKind::ForwardReceive, order, start, start + 1e-5);
             }
             return Some(0.0);
         };
@@ -294,8 +308,9 @@ impl<'a> Step<'a> {
         if source == chunk {
             if job.has_empty_transfers {
                 let start = stages[stage].free + LAUNCH_S / 2.0;
-                records.add(data, stage, OperationKind::BackwardReceive, None, None, start, start + 1e-5);
-                records.add(data, stage, OperationKind::ForwardSend, None, None, end, end + 1e-5);
+                records.transfer(data, stage, OperationKind::BackwardReceive, order, start, start + 1e-5);
+                let order = job.order(true, pass.chunk, pass.micro_batch);
+                records.transfer(data, stage, OperationKind::ForwardSend, order, end, end + 1e-5);
             }
             return Some(end);
         }
@@ -310,8 +325,9 @@ impl<'a> Step<'a> {
         let transferred = sent.max(received) + self.draws.transfers[data][stage][stages[stage].place];
         streams[sender][streams_used.0] = transferred;
         streams[stage][streams_used.1] = transferred;
-        records.add(data, sender, send, None, None, sent, transferred);
-        records.add(data, stage, receive, None, None, received, transferred);
+        let sent_order = job.order(pass.is_forward, source / job.stages, pass.micro_batch);
+        records.transfer(data, sender, send, sent_order, sent, transferred);
+        records.transfer(data, stage, receive, order, received, transferred);
         Some(transferred)
     }
 
@@ -434,12 +450,25 @@ impl Records<'_> {
         end
     }
 
-    /// Numbers the operations of each worker and kind by their starts.
+    /// Records a send or receive. `order` is its place among those of its kind: they run on one stream.
+    fn transfer(&mut self, data: usize, stage: usize, kind: OperationKind, order: u32, start: f64, end: f64) {
+        self.add(data, stage, kind, None, None, start, end);
+        self.operations.iter_mut().rev().take(1).for_each(|operation| operation.sequence = order);
+    }
+
+    /// Numbers the operations of each worker and kind in their order.
     fn numbered(mut self) -> Vec<Operation> {
         let key = |operation: &Operation| (operation.worker, operation.kind);
-        self.operations.sort_by(|a, b| key(a).cmp(&key(b)).then(a.start.total_cmp(&b.start)));
+        self.operations
+            .sort_by(|a, b| key(a).cmp(&key(b)).then(a.sequence.cmp(&b.sequence)).then(a.start.total_cmp(&b.start)));
         for operations in self.operations.chunk_by_mut(|a, b| key(a) == key(b)) {
-            (0..).zip(operations).for_each(|(number, operation)| operation.sequence = number);
+            let mut start: f64 = 0.0;
+            for (number, operation) in (0..).zip(operations) {
+                operation.sequence = number;
+                // An empty transfer begins after the transfers before it on its stream.
+                start = start.max(operation.start);
+                operation.start = start;
+            }
         }
         self.operations
     }

@@ -102,7 +102,8 @@ impl Excess {
                 && self.residuals[*number].is_finite()
         };
         let own: Vec<usize> = (0..model.ops.len()).filter(is_own).collect();
-        let (mut by_step, mut by_class): (BTreeMap<(u32, u32), Vec<f64>>, BTreeMap<u32, Vec<f64>>) = Default::default();
+        let mut by_step: BTreeMap<(u32, u32), Vec<f64>> = BTreeMap::new();
+        let mut by_class: BTreeMap<u32, Vec<f64>> = BTreeMap::new();
         for number in &own {
             let op = &model.ops[*number];
             by_step.entry((op.class, op.step)).or_default().push(self.residuals[*number]);

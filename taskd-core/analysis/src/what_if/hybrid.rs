@@ -17,13 +17,18 @@ struct Shape {
     chunks: u32,
 }
 
+/// What a send and its receive share: step, replica, slot, kind, stage of the sender, number.
+type Pair = (u64, u32, u32, OperationKind, u32, u32);
+
+/// What the members of a collective share: step, kind, replica, stage, slot, number. Dimensions over which the collective
+/// goes are 0.
+type Collective = (u64, OperationKind, u32, u32, u32, u32);
+
 /// Members of transfers over several workers, by what they share.
 #[derive(Default)]
 struct Meetings {
-    /// Sends and receives: step, replica, slot, kind, stage of the sender, number.
-    pairs: BTreeMap<(u64, u32, u32, OperationKind, u32, u32), Vec<u32>>,
-    /// Collectives: step, kind, replica, stage, slot, number. Dimensions over which the collective goes are 0.
-    collectives: BTreeMap<(u64, OperationKind, u32, u32, u32, u32), Vec<u32>>,
+    pairs: BTreeMap<Pair, Vec<u32>>,
+    collectives: BTreeMap<Collective, Vec<u32>>,
 }
 
 /// Returns the dependencies of operations that are sorted by step, worker and start.

@@ -9,6 +9,9 @@ use std::collections::BTreeMap;
 /// than this, is counted and takes no time.
 pub(super) const CLOCK_ERROR: f64 = 0.010;
 
+/// Largest start and length of an operation that is accepted, in seconds.
+const TIME_MAX: f64 = 1e10;
+
 /// No number, for fields of [`Op`].
 pub(super) const NONE: u32 = u32::MAX;
 
@@ -27,7 +30,7 @@ pub enum ModelError {
         /// Maximum number of operations.
         max: usize,
     },
-    /// An operation has no finite start, or a length that is not finite or is negative.
+    /// An operation has a start or a length that is not a number or is beyond 300 years, or a negative length.
     #[error(
         "{kind} {sequence} of {worker} in step {step} has no valid time: its start is {start} s, its length {duration} s"
     )]
@@ -277,9 +280,8 @@ fn check(operations: &[Operation]) -> Result<(), ModelError> {
     if operations.len() > Model::OPERATIONS_MAX {
         return Err(ModelError::TooMany { operations: operations.len(), max: Model::OPERATIONS_MAX });
     }
-    let is_valid = |operation: &Operation| {
-        operation.start.is_finite() && operation.duration.is_finite() && operation.duration >= 0.0
-    };
+    let is_valid =
+        |operation: &Operation| operation.start.abs() <= TIME_MAX && (0.0..=TIME_MAX).contains(&operation.duration);
     match operations.iter().find(|operation| !is_valid(operation)) {
         None => Ok(()),
         Some(operation) => Err(ModelError::Time {

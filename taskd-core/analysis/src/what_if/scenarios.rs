@@ -68,7 +68,7 @@ impl Base<'_> {
             self.class("communication delays", CauseKind::Communication, |class| !class.is_compute && !class.is_input),
         );
         causes.extend(self.class("slow input", CauseKind::Input, |class| class.is_input));
-        causes.sort_by(|a, b| a.scenario.time_us.cmp(&b.scenario.time_us));
+        causes.sort_by_key(|cause| cause.scenario.time_us);
         causes
     }
 

@@ -4,9 +4,10 @@
 //! The simulation is event by event and knows nothing of the model under test. All random values of a step are drawn
 //! before it is simulated, so a job with and without a planted straggler differs by the straggler only.
 
+use crate::records::Records;
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
-use taskd_analysis::what_if::{Operation, OperationKind, Worker};
+use taskd_analysis::what_if::{Operation, OperationKind};
 
 /// A worker that computes `factor` times as long in the steps with these indexes; without a stage, a whole replica.
 #[derive(Clone, Copy, Debug)]
@@ -201,7 +202,7 @@ impl<'a> Step<'a> {
     /// Simulates the step, appends its operations, and returns its time.
     fn run(&self, all: &mut Vec<Operation>) -> f64 {
         let job = self.job;
-        let mut records = Records { job, step: FIRST_STEP + self.index as u64 * STEP_DISTANCE, operations: Vec::new() };
+        let mut records = Records::new(job, FIRST_STEP + self.index as u64 * STEP_DISTANCE);
         // The parameters of each chunk are gathered over the replicas, one chunk after the other.
         let gathered: Vec<Vec<f64>> = (0..job.stages)
             .map(|stage| {
@@ -378,98 +379,14 @@ impl<'a> Step<'a> {
         }
         let clipped = free.iter().flatten().copied().fold(0.0, f64::max) + 0.007;
         let mut last: f64 = 0.0;
-        for data in 0..job.data {
-            for stage in 0..job.stages {
-                records.add(
-                    data,
-                    stage,
-                    OperationKind::ClipGradient,
-                    None,
-                    None,
-                    free[data][stage] + LAUNCH_S,
-                    clipped,
-                );
+        for (data, stages) in free.iter().enumerate() {
+            for (stage, free) in stages.iter().enumerate() {
+                records.add(data, stage, OperationKind::ClipGradient, None, None, free + LAUNCH_S, clipped);
                 let end = clipped + 0.02 * self.draws.tails[data][stage] * self.slow(data, stage);
                 records.add(data, stage, OperationKind::Optimizer, None, None, clipped, end);
                 last = last.max(end);
             }
         }
         last
-    }
-}
-
-/// Recorded operations of one step.
-struct Records<'a> {
-    job: &'a Job,
-    step: u64,
-    operations: Vec<Operation>,
-}
-
-impl Records<'_> {
-    #[allow(clippy::too_many_arguments)]
-    fn add(
-        &mut self,
-        data: usize,
-        stage: usize,
-        kind: OperationKind,
-        chunk: Option<usize>,
-        micro_batch: Option<usize>,
-        start: f64,
-        end: f64,
-    ) {
-        let number = |value: usize| u32::try_from(value).unwrap();
-        // Recorded times are 32-bit floats.
-        let start = start as f32;
-        let rank = number((data + stage * self.job.data) * 4);
-        self.operations.push(Operation {
-            worker: Worker { data: number(data), stage: number(stage), tensor: 0, rank },
-            step: self.step,
-            kind,
-            start: f64::from(start),
-            duration: f64::from((end - f64::from(start)).max(0.0) as f32),
-            sequence: 0,
-            chunk: chunk.map(number),
-            global_chunk: chunk.map(|chunk| number(chunk * self.job.stages + stage)),
-            micro_batch: micro_batch.map(number),
-        });
-    }
-
-    /// Records a collective of a stage's replicas that takes `time`, and returns its end.
-    fn collective(
-        &mut self,
-        kind: OperationKind,
-        stage: usize,
-        chunk: Option<usize>,
-        starts: &[f64],
-        time: f64,
-    ) -> f64 {
-        let end = starts.iter().copied().fold(0.0, f64::max) + time;
-        for (data, start) in starts.iter().enumerate() {
-            self.add(data, stage, kind, chunk, None, *start, end);
-        }
-        end
-    }
-
-    /// Records a send or receive. `order` is its place among those of its kind: they run on one stream.
-    fn transfer(&mut self, data: usize, stage: usize, kind: OperationKind, order: u32, start: f64, end: f64) {
-        self.add(data, stage, kind, None, None, start, end);
-        self.operations.iter_mut().rev().take(1).for_each(|operation| operation.sequence = order);
-    }
-
-    /// Numbers the operations of each worker and kind in their order.
-    fn numbered(mut self) -> Vec<Operation> {
-        let key = |operation: &Operation| (operation.worker, operation.kind);
-        self.operations
-            .sort_by(|a, b| key(a).cmp(&key(b)).then(a.sequence.cmp(&b.sequence)).then(a.start.total_cmp(&b.start)));
-        for operations in self.operations.chunk_by_mut(|a, b| key(a) == key(b)) {
-            let mut start: f64 = 0.0;
-            for (number, operation) in (0..).zip(operations) {
-                operation.sequence = number;
-                // An empty transfer begins after the transfers before it on its stream.
-                start = start.max(operation.start);
-                operation.start = start;
-            }
-        }
-        self.operations
     }
 }

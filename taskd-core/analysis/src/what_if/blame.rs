@@ -121,6 +121,8 @@ pub(super) struct Search {
     pub(super) blamed: Vec<Straggler>,
     /// Other workers with an excess, the largest effect first.
     pub(super) others: Vec<Straggler>,
+    /// Number of workers with an excess that are in neither list because of [`WORKERS_MAX`].
+    pub(super) left_out: usize,
     /// Excess without the workers that were found.
     pub(super) excess: Excess,
     /// Times of the operations without the excess of the workers that were found.
@@ -149,13 +151,14 @@ pub(super) fn search(model: &Model, modelled_s: f64) -> Search {
     found.sort_by(|a, b| b.speedup.total_cmp(&a.speedup));
     let mut others = candidates(model, &excess);
     others.retain(|candidate| found.iter().all(|known| known.index != candidate.index));
+    let left_out = others.len().saturating_sub(WORKERS_MAX);
     others.truncate(WORKERS_MAX);
     others.iter_mut().for_each(|other| measure(model, &excess, other, modelled_s));
     let (blamed, harmless): (Vec<Straggler>, Vec<Straggler>) =
         found.into_iter().partition(|straggler| straggler.speedup >= 1.0 + EFFECT_MIN);
     others.extend(harmless);
     others.sort_by(|a, b| b.speedup.total_cmp(&a.speedup));
-    Search { blamed, others, excess, work }
+    Search { blamed, others, left_out, excess, work }
 }
 
 /// Computes how much faster the job would run without the worker's excess.

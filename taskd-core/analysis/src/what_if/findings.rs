@@ -19,6 +19,9 @@ pub struct Findings {
     pub what_if: WhatIf,
     /// The workers at fault, the largest effect on the job first.
     pub stragglers: Vec<Straggler>,
+    /// Number of workers with an excess whose effect on the job was not computed because of
+    /// [`WORKERS_MAX`](super::WORKERS_MAX).
+    pub left_out: usize,
     /// Figures by the definitions of the paper.
     pub published: Published,
 }
@@ -36,7 +39,8 @@ pub fn attribute(model: &Model) -> Findings {
     let base =
         Base { model, search: &search, ideal: &ideal, modelled_s: published.modelled_s, ideal_s: published.ideal_s };
     let causes = base.scenarios();
-    let (stragglers, is_without_computation) = (search.blamed, search.excess.levels.is_empty());
+    let (stragglers, left_out, is_without_computation) =
+        (search.blamed, search.left_out, search.excess.levels.is_empty());
     let steps = model.steps.len();
     Findings {
         verdict: verdict(model, &published, &stragglers, &causes, is_without_computation),
@@ -48,6 +52,7 @@ pub fn attribute(model: &Model) -> Findings {
             scenarios: causes.into_iter().map(|cause| cause.scenario).collect(),
         },
         stragglers,
+        left_out,
         published,
     }
 }

@@ -6,8 +6,13 @@
 //!                  └──▶ comparison with peers   ──▶ workers at fault, with the onset and the evidence
 //! ```
 //!
-//! The model does not contain the host's activity: the gap between an operation and the last one that it waits for is
-//! left out. The difference between the modelled and the measured time shows how much that is.
+//! A model comes from the operations of a hybrid-parallel job ([`Model::new`]), or from an ordinary trace
+//! ([`Model::from_trace`]). The former does not contain the host's activity: the gap between an operation and the last
+//! one that it waits for is left out. The difference between the modelled and the measured time shows how much that is.
+//!
+//! What durations alone cannot tell apart: without data-parallel replicas, a slow worker from an uneven stage; with one
+//! stage, a slow worker from a replica of lastingly longer data; with more, a host that runs all stages of a replica from
+//! such data. In the first and the last case no worker is at fault.
 
 mod blame;
 mod excess;

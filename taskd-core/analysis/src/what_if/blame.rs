@@ -136,7 +136,8 @@ pub(super) fn search(model: &Model, modelled_s: f64) -> Search {
     let mut excess = Excess::new(model, &work);
     let mut found: Vec<Straggler> = Vec::new();
     while found.len() < WORKERS_MAX {
-        let levels: Vec<Option<f64>> = excess.series.iter().map(|series| median(&mut finite(series))).collect();
+        let own: Vec<Option<f64>> = excess.series.iter().map(|series| median(&mut finite(series))).collect();
+        let levels = [own, excess.raw_levels(model)];
         let is_new = |candidate: &Straggler| found.iter().all(|known| known.index != candidate.index);
         let next = candidates(model, &excess)
             .into_iter()
@@ -170,9 +171,13 @@ fn measure(model: &Model, excess: &Excess, straggler: &mut Straggler, modelled_s
 }
 
 /// Returns true if the worker's excess is large, lasting, clear of the noise, and its own.
-fn is_straggler(model: &Model, excess: &Excess, candidate: &Straggler, levels: &[Option<f64>]) -> bool {
+fn is_straggler(model: &Model, excess: &Excess, candidate: &Straggler, levels: &[Vec<Option<f64>>]) -> bool {
+    // A slow worker that was not found yet raises the levels of its replica by one measure, long data by the other. What
+    // devices differ by is in both.
+    let spreads = levels.iter().map(|levels| spread_of_others(levels, candidate.index as usize));
+    let spread = spreads.fold(f64::MAX, f64::min);
     let is_clear = candidate.end - candidate.first >= STEPS_MIN
-        && candidate.excess >= EXCESS_MIN.max(SPREAD_MIN * spread_of_others(levels, candidate.index as usize))
+        && candidate.excess >= EXCESS_MIN.max(SPREAD_MIN * spread)
         && candidate.significance >= SIGNIFICANCE_MIN;
     // All stages of a replica that compute longer have longer data, or a host that they share.
     is_clear

@@ -124,6 +124,16 @@ impl Excess {
         }
     }
 
+    /// Returns the mean excess over the levels of their roles, as a fraction, of each worker.
+    pub(super) fn raw_levels(&self, model: &Model) -> Vec<Option<f64>> {
+        let mut sums = vec![(0.0, 0_usize); model.workers.len()];
+        for (op, raw) in model.ops.iter().zip(&self.raw).filter(|(_, raw)| raw.is_finite()) {
+            let (sum, count) = &mut sums[op.worker as usize];
+            (*sum, *count) = (*sum + raw, *count + 1);
+        }
+        sums.into_iter().map(|(sum, count)| (count > 0).then(|| (sum / statistics::count(count)).exp_m1())).collect()
+    }
+
     /// Returns the mean excess over the levels of their roles, as a fraction, of the other stages of a worker's replica in
     /// the steps `first..end`: the median over the stages; `None`: there is no other stage.
     pub(super) fn of_other_stages(&self, model: &Model, worker: u32, steps: (usize, usize)) -> Option<f64> {

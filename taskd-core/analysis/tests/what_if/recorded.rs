@@ -166,6 +166,28 @@ fn recorded_trace_blames_one_worker_in_all_of_its_parts() {
     assert_eq!(blamed.len(), 1, "{blamed:?}");
 }
 
+/// Figures that the authors publish with their trace `AR`: S, T_ideal, M_W, M_S.
+const PUBLISHED: [f64; 4] = [1.973_045_096_726, 23.484_700_209_738, 1.001_701_277_729, -0.001_211_964_046];
+
+/// Number of operations of the trace `AR`.
+const PUBLISHED_OPERATIONS: usize = 117_216;
+
+#[test]
+fn recorded_trace_has_the_figures_that_its_authors_publish() {
+    let Some(path) = std::env::var_os("TASKD_STRAGGLER_TRACE") else { return };
+    let trace = read_parquet(File::open(path).unwrap()).unwrap();
+    if trace.operations.len() != PUBLISHED_OPERATIONS {
+        println!("this is another trace than AR");
+        return;
+    }
+    let published = attribute(&Model::new(trace.operations).unwrap()).published;
+    let shares = [published.slowest_workers_share.unwrap(), published.last_stage_share.unwrap()];
+    let figures = [published.slowdown, published.ideal_s, shares[0], shares[1]];
+    for (figure, expected) in figures.into_iter().zip(PUBLISHED) {
+        assert!((figure - expected).abs() < 1e-6, "{figures:?} instead of {PUBLISHED:?}");
+    }
+}
+
 #[test]
 fn damaged_files_are_read_or_refused_without_a_panic() {
     let whole = file(columns(&Job { steps: 1, plants: Vec::new(), ..job() }.run().operations));

@@ -191,7 +191,7 @@ fn finite(series: &[f64]) -> Vec<f64> {
 }
 
 /// Returns the standard deviation of the other workers' levels around 0, by those above 0: a slow worker lowers the
-/// levels of the workers that are compared with it only. With fewer than three of them, there is no spread to speak of.
+/// levels of the workers that are compared with it only. With fewer than three of them, the spread is unknown: 0.
 fn spread_of_others(levels: &[Option<f64>], own: usize) -> f64 {
     let others = levels.iter().enumerate().filter(|(index, _)| *index != own);
     let mut above: Vec<f64> = others.filter_map(|(_, level)| level.filter(|level| *level > 0.0)).collect();

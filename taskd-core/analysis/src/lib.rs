@@ -37,6 +37,7 @@ mod tables;
 mod timeline;
 mod verdict;
 mod waits;
+pub mod what_if;
 
 pub use analyze::{Settings, analyze};
 pub use comparison::compare;

@@ -3,7 +3,7 @@
 use taskd_core::analysis::model::Kind;
 
 /// An activity of the device.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Device {
     /// A kernel.
     Kernel,
@@ -34,10 +34,13 @@ pub(super) fn is_communication_kernel(name: &[u8]) -> bool {
 pub(super) fn communication(name: &str) -> (Kind, String) {
     let bare = name.rsplit(':').next().unwrap_or(name);
     let bare = ["ncclDevKernel_", "ncclKernel_"].iter().find_map(|prefix| bare.strip_prefix(prefix)).unwrap_or(bare);
-    let letters: String =
-        bare.chars().filter(|letter| letter.is_ascii_alphanumeric()).map(|letter| letter.to_ascii_lowercase()).collect();
+    let letters: String = bare
+        .chars()
+        .filter(|letter| letter.is_ascii_alphanumeric())
+        .map(|letter| letter.to_ascii_lowercase())
+        .collect();
     // The first match counts: longer names come before the names that they begin with.
-    const OPERATIONS: [(&str, &str, Kind); 16] = [
+    const OPERATIONS: [(&str, &str, Kind); 17] = [
         ("allreduce", "all_reduce", Kind::Collective),
         ("allgather", "all_gather", Kind::Collective),
         ("reducescatter", "reduce_scatter", Kind::Collective),
@@ -52,6 +55,7 @@ pub(super) fn communication(name: &str) -> (Kind, String) {
         ("coalesced", "coalesced", Kind::Collective),
         ("send", "send", Kind::Send),
         ("recv", "receive", Kind::Receive),
+        ("receive", "receive", Kind::Receive),
         ("isend", "send", Kind::Send),
         ("irecv", "receive", Kind::Receive),
     ];
@@ -110,7 +114,11 @@ mod tests {
     #[test]
     fn communications_are_named_after_their_operation() {
         let cases = [
-            ("ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)", Kind::Collective, "all_reduce"),
+            (
+                "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)",
+                Kind::Collective,
+                "all_reduce",
+            ),
             ("ncclKernel_ReduceScatter_RING_LL_Sum_half(ncclWorkElem)", Kind::Collective, "reduce_scatter"),
             ("ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<4096ul>)", Kind::Collective, "send_recv"),
             ("gloo:all_reduce", Kind::Collective, "all_reduce"),

@@ -151,7 +151,8 @@ mod tests {
 
     #[test]
     fn floats_are_those_of_a_json_parser() {
-        for text in ["0.1", "5009734009629.971", "1795100000000000.123", "9007199254740993", "1.2345678", "7e-3", "12"] {
+        for text in ["0.1", "5009734009629.971", "1795100000000000.123", "9007199254740993", "1.2345678", "7e-3", "12"]
+        {
             let exact = nanoseconds(text.as_bytes()).unwrap();
             assert_eq!(as_float(text.as_bytes(), exact), text.parse::<f64>().unwrap(), "{text}");
         }

@@ -133,7 +133,8 @@ pub(super) fn by_rank<T>(parts: Vec<Part<T>>) -> (BTreeMap<u32, Part<T>>, Vec<Mi
             }
         };
         if let Some(first) = ranks.get(&rank) {
-            let what = format!("has rank {rank}, as {} has, and is not used: keep the files of one run only", first.name);
+            let what =
+                format!("has rank {rank}, as {} has, and is not used: keep the files of one run only", first.name);
             missing.push(report(Some(rank), &what));
             continue;
         }

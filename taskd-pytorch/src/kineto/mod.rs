@@ -1,8 +1,8 @@
 //! Traces of PyTorch's profiler (Kineto, in Chrome's trace format): one file per rank, plain or gzip, of any size.
 //!
 //! ```text
-//! window ──▶ document ──▶ event ──▶ breakdown   busy, idle, overlap: memory does not grow with the file
-//!  (chunks)    (header)    (slices)
+//! window ──▶ document ──▶ event ──┬──▶ breakdown   busy, idle, overlap: memory does not grow with the file
+//!  (chunks)    (header)    (slices) └──▶ reader      all events in the common model
 //! ```
 //!
 //! Members of an object may be in any order; files may be minified or indented. A file that ends early or is damaged is
@@ -16,6 +16,7 @@ mod event;
 mod files;
 #[cfg(feature = "test-util")]
 pub mod generate;
+mod reader;
 mod scan;
 mod window;
 
@@ -24,3 +25,4 @@ pub use breakdown::{
     of_directory as breakdown_of_directory, of_files as breakdown_of_files, of_reader as breakdown_of_reader,
 };
 pub use files::KinetoError;
+pub use reader::{EVENTS_MAX, read, read_directory};

@@ -8,6 +8,9 @@ use std::io::{self, BufReader, Read};
 /// Bytes read at once, and the size of the window unless one event is longer.
 const CHUNK: usize = 256 * 1024;
 
+/// Size of the window at first: short files need no more.
+const CHUNK_FIRST: usize = 4096;
+
 /// Compressed bytes read at once.
 const COMPRESSED_CHUNK: usize = 64 * 1024;
 
@@ -69,7 +72,7 @@ pub(super) fn decompressed<'a>(mut source: impl Read + Send + 'a) -> io::Result<
 
 impl<R: Read> Window<R> {
     pub(super) fn new(source: R) -> Self {
-        Self { source, buffer: vec![0; CHUNK], start: 0, end: 0, base: 0 }
+        Self { source, buffer: vec![0; CHUNK_FIRST], start: 0, end: 0, base: 0 }
     }
 
     /// Returns the bytes that were read and not yet consumed.
@@ -97,10 +100,10 @@ impl<R: Read> Window<R> {
             self.end -= self.start;
             self.start = 0;
         }
-        if self.end == self.buffer.len() {
-            if self.buffer.len() >= WINDOW_MAX {
-                return Err(Ended::TooLong);
-            }
+        if self.end == self.buffer.len() && self.buffer.len() >= WINDOW_MAX {
+            return Err(Ended::TooLong);
+        }
+        if self.end == self.buffer.len() || self.buffer.len() < CHUNK {
             self.buffer.resize((self.buffer.len() * 2).min(WINDOW_MAX), 0);
         }
         // The whole window is filled: fewer events lie across its end.

@@ -92,7 +92,8 @@ impl Costs {
 
 /// Generates the files, and runs all tools in turns.
 pub(crate) fn measure(options: &Options) -> Result<Figures, Failure> {
-    let python = if options.alone { None } else { Some(HTA.locate(&mut |line| println!("{line}"))?.python().to_owned()) };
+    let python =
+        if options.alone { None } else { Some(HTA.locate(&mut |line| println!("{line}"))?.python().to_owned()) };
     let parent = options.dir.clone().unwrap_or_else(std::env::temp_dir);
     let directory = tempfile::tempdir_in(parent)?;
     let mut figures = Figures { hta_equal: python.is_some().then_some(true), ..Figures::default() };
@@ -264,6 +265,7 @@ fn usage() -> Result<(f64, u64), Failure> {
     let fields: Vec<&str> = schedule.rsplit(')').next().unwrap_or_default().split_whitespace().collect();
     let ticks = |index: usize| fields.get(index).and_then(|field| field.parse::<f64>().ok()).unwrap_or(f64::NAN);
     let status = std::fs::read_to_string("/proc/self/status")?;
-    let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:")?.trim().strip_suffix("kB")?.trim().parse().ok());
+    let peak =
+        status.lines().find_map(|line| line.strip_prefix("VmHWM:")?.trim().strip_suffix("kB")?.trim().parse().ok());
     Ok(((ticks(11) + ticks(12)) / 100.0, peak.ok_or("no VmHWM in /proc/self/status")?))
 }

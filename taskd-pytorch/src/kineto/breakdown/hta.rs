@@ -215,7 +215,8 @@ impl Hta {
         let compute_time = sum(&compute);
         // analyzers/communication_analysis.py: the time in which exactly one interval of each type runs.
         let both = running(&[(Label::COMPUTE, &compute), (Label::COMMUNICATION, &communication)]);
-        let overlap = both.iter().filter(|row| row.0 == (Label::COMPUTE | Label::COMMUNICATION).status()).map(|row| row.1);
+        let overlap =
+            both.iter().filter(|row| row.0 == (Label::COMPUTE | Label::COMMUNICATION).status()).map(|row| row.1);
         let overlap: i64 = overlap.sum();
         // analyzers/breakdown_analysis.py: _get_gpu_kernel_type_time
         let lists = [(Label::COMPUTE, &*compute), (Label::COMMUNICATION, &communication), (Label::MEMORY, &memory)];
@@ -301,7 +302,10 @@ fn collapsed<'a>(rows: &[(&'a [u8], Durations)]) -> Vec<(&'a [u8], Durations)> {
             running
         })
         .collect();
-    let limit = quantile(&sums);
+    // Sums below zero, of kernels that last -1 us, make the running sum fall at the end.
+    let mut sorted = sums.clone();
+    sorted.sort_unstable();
+    let limit = quantile(&sorted);
     let mut others = Durations::default();
     let mut out = Vec::new();
     for (index, ((name, durations), running)) in rows.iter().zip(&sums).enumerate() {

@@ -129,9 +129,7 @@ impl Kernels {
                 deviation_ns: durations.deviation(),
             })
             .collect();
-        rows.sort_by(|one, other| {
-            (one.class, -one.sum_ns, &one.name).cmp(&(other.class, -other.sum_ns, &other.name))
-        });
+        rows.sort_by(|one, other| (one.class, -one.sum_ns, &one.name).cmp(&(other.class, -other.sum_ns, &other.name)));
         rows
     }
 }

@@ -288,7 +288,10 @@ impl Scanned {
                 note(hta.lost, "kernels beyond the limit of the HTA mode, which are not counted: use the exact mode");
                 note(hta.unreadable, "events without a readable time, which are not counted");
                 if hta.has_fractions() {
-                    note(1, "starts in whole and durations in fractional microseconds, which HTA does not round: its figures differ");
+                    note(
+                        1,
+                        "starts in whole and durations in fractional microseconds, which HTA does not round: its figures differ",
+                    );
                 }
                 let finished = hta.finish(0, drops_last_step);
                 finished.map(|(rank, ambiguous)| {

@@ -144,7 +144,15 @@ impl<W: Write> Job<W> {
         let duration = self.host - start;
         self.external += 1;
         let (pid, external) = (names::PROCESS, self.external);
-        self.out.annotation("user_annotation", &format!("ProfilerStep#{number}"), pid, pid, start, duration, external)?;
+        self.out.annotation(
+            "user_annotation",
+            &format!("ProfilerStep#{number}"),
+            pid,
+            pid,
+            start,
+            duration,
+            external,
+        )?;
         self.pause(5_000, 60_000);
         Ok(())
     }

@@ -23,7 +23,14 @@ pub(super) const FORWARD: &[(&[&str], Shape)] = &[
     (&["aten::layer_norm", "aten::native_layer_norm"], Shape::Normalization),
     (&["aten::linear", "aten::addmm"], Shape::Matrix),
     (&["aten::split", "aten::narrow", "aten::slice"], Shape::Elementwise),
-    (&["aten::scaled_dot_product_attention", "aten::_scaled_dot_product_flash_attention", "aten::_flash_attention_forward"], Shape::Attention),
+    (
+        &[
+            "aten::scaled_dot_product_attention",
+            "aten::_scaled_dot_product_flash_attention",
+            "aten::_flash_attention_forward",
+        ],
+        Shape::Attention,
+    ),
     (&["aten::linear", "aten::addmm"], Shape::Matrix),
     (&["aten::dropout", "aten::native_dropout"], Shape::Elementwise),
     (&["aten::add"], Shape::Elementwise),
@@ -38,13 +45,36 @@ pub(super) const FORWARD: &[(&[&str], Shape)] = &[
 pub(super) const BACKWARD: &[(&[&str], Shape)] = &[
     (&["autograd::engine::evaluate_function: AddBackward0", "AddBackward0"], Shape::Elementwise),
     (&["autograd::engine::evaluate_function: AddmmBackward0", "AddmmBackward0", "aten::mm"], Shape::Matrix),
-    (&["autograd::engine::evaluate_function: GeluBackward0", "GeluBackward0", "aten::gelu_backward"], Shape::Elementwise),
+    (
+        &["autograd::engine::evaluate_function: GeluBackward0", "GeluBackward0", "aten::gelu_backward"],
+        Shape::Elementwise,
+    ),
     (&["autograd::engine::evaluate_function: AddmmBackward0", "AddmmBackward0", "aten::mm"], Shape::Matrix),
-    (&["autograd::engine::evaluate_function: NativeLayerNormBackward0", "NativeLayerNormBackward0", "aten::native_layer_norm_backward"], Shape::Normalization),
+    (
+        &[
+            "autograd::engine::evaluate_function: NativeLayerNormBackward0",
+            "NativeLayerNormBackward0",
+            "aten::native_layer_norm_backward",
+        ],
+        Shape::Normalization,
+    ),
     (&["autograd::engine::evaluate_function: AddmmBackward0", "AddmmBackward0", "aten::mm"], Shape::Matrix),
-    (&["autograd::engine::evaluate_function: ScaledDotProductFlashAttentionBackward0", "aten::_scaled_dot_product_flash_attention_backward"], Shape::Attention),
+    (
+        &[
+            "autograd::engine::evaluate_function: ScaledDotProductFlashAttentionBackward0",
+            "aten::_scaled_dot_product_flash_attention_backward",
+        ],
+        Shape::Attention,
+    ),
     (&["autograd::engine::evaluate_function: AddmmBackward0", "AddmmBackward0", "aten::mm"], Shape::Matrix),
-    (&["autograd::engine::evaluate_function: torch::autograd::AccumulateGrad", "torch::autograd::AccumulateGrad", "aten::add_"], Shape::Elementwise),
+    (
+        &[
+            "autograd::engine::evaluate_function: torch::autograd::AccumulateGrad",
+            "torch::autograd::AccumulateGrad",
+            "aten::add_",
+        ],
+        Shape::Elementwise,
+    ),
 ];
 
 impl Shape {

@@ -63,7 +63,9 @@ impl<W: Write> Writer<W> {
             ranks = ranks.join(", "),
             host = rank / 8,
         ))?;
-        for (kind, member, value) in [("name", "name", "python"), ("labels", "labels", "CPU"), ("labels", "labels", "GPU 0")] {
+        for (kind, member, value) in
+            [("name", "name", "python"), ("labels", "labels", "CPU"), ("labels", "labels", "GPU 0")]
+        {
             self.event(&format!(
                 r#""ph": "M",
     "name": "process_{kind}",
@@ -95,7 +97,15 @@ impl<W: Write> Writer<W> {
     }
 
     #[allow(clippy::too_many_arguments, reason = "the members of a span")]
-    fn span(&mut self, category: &str, name: &str, place: (u64, u64), start: u64, duration: u64, arguments: &str) -> io::Result<()> {
+    fn span(
+        &mut self,
+        category: &str,
+        name: &str,
+        place: (u64, u64),
+        start: u64,
+        duration: u64,
+        arguments: &str,
+    ) -> io::Result<()> {
         let ((pid, tid), start, duration) = (place, micros(start), micros(duration));
         self.event(&format!(
             r#""ph": "X",
@@ -113,12 +123,28 @@ impl<W: Write> Writer<W> {
     }
 
     #[allow(clippy::too_many_arguments, reason = "the members of a span")]
-    pub(super) fn annotation(&mut self, category: &str, name: &str, pid: u64, tid: u64, start: u64, duration: u64, external: u64) -> io::Result<()> {
+    pub(super) fn annotation(
+        &mut self,
+        category: &str,
+        name: &str,
+        pid: u64,
+        tid: u64,
+        start: u64,
+        duration: u64,
+        external: u64,
+    ) -> io::Result<()> {
         let arguments = format!(r#""External id": {external},"Record function id": 0, "Ev Idx": {external}"#);
         self.span(category, name, (pid, tid), start, duration, &arguments)
     }
 
-    pub(super) fn operator(&mut self, name: &str, start: u64, duration: u64, external: u64, inputs: u64) -> io::Result<()> {
+    pub(super) fn operator(
+        &mut self,
+        name: &str,
+        start: u64,
+        duration: u64,
+        external: u64,
+        inputs: u64,
+    ) -> io::Result<()> {
         let inputs = usize::try_from(inputs).ok().and_then(|index| INPUTS.get(index)).unwrap_or(&"");
         let arguments = format!(r#""External id": {external},"Record function id": 0, {inputs}"Ev Idx": {external}"#);
         self.span("cpu_op", name, (PROCESS, PROCESS), start, duration, &arguments)
@@ -130,17 +156,23 @@ impl<W: Write> Writer<W> {
         self.span("python_function", &name, (PROCESS, PROCESS), start, duration, &arguments)
     }
 
-    pub(super) fn runtime(&mut self, name: &str, start: u64, duration: u64, correlation: u64, external: u64) -> io::Result<()> {
+    pub(super) fn runtime(
+        &mut self,
+        name: &str,
+        start: u64,
+        duration: u64,
+        correlation: u64,
+        external: u64,
+    ) -> io::Result<()> {
         let arguments = format!(r#""External id": {external}, "cbid": 211, "correlation": {correlation}"#);
         self.span("cuda_runtime", name, (PROCESS, PROCESS), start, duration, &arguments)
     }
 
     /// The arrow from a call to its kernel.
     pub(super) fn flow(&mut self, correlation: u64, from: u64, to: u64, stream: u32) -> io::Result<()> {
-        for (phase, pid, tid, at, more) in [
-            ("s", PROCESS, PROCESS, from, ""),
-            ("f", 0, u64::from(stream), to, ",\n    \"bp\": \"e\""),
-        ] {
+        for (phase, pid, tid, at, more) in
+            [("s", PROCESS, PROCESS, from, ""), ("f", 0, u64::from(stream), to, ",\n    \"bp\": \"e\"")]
+        {
             let at = micros(at);
             self.event(&format!(
                 "\"ph\": \"{phase}\",\n    \"id\": {correlation},\n    \"pid\": {pid},\n    \"tid\": {tid},\n    \"ts\": {at},\n    \"cat\": \"ac2g\",\n    \"name\": \"ac2g\"{more}"
@@ -161,8 +193,10 @@ impl<W: Write> Writer<W> {
         external: u64,
         (world_size, sequence): (u32, u64),
     ) -> io::Result<()> {
-        let place = format!(r#""device": 0, "context": 1,
-      "stream": {stream}, "correlation": {correlation},"#);
+        let place = format!(
+            r#""device": 0, "context": 1,
+      "stream": {stream}, "correlation": {correlation},"#
+        );
         let arguments = match shape {
             Shape::Copy => format!(
                 "\"External id\": {external},\n      {place}\n      \"bytes\": 1048576, \"memory bandwidth (GB/s)\": 21.4"

@@ -28,6 +28,12 @@ impl<'a> Text<'a> {
     pub(super) fn decode(self) -> Cow<'a, str> {
         if self.is_escaped { Cow::Owned(unescape(self.raw)) } else { String::from_utf8_lossy(self.raw) }
     }
+
+    /// Returns the bytes of the string with its escapes replaced. Other bytes are not checked.
+    #[inline]
+    pub(super) fn bytes(self) -> Cow<'a, [u8]> {
+        if self.is_escaped { Cow::Owned(unescape(self.raw).into_bytes()) } else { Cow::Borrowed(self.raw) }
+    }
 }
 
 fn unescape(raw: &[u8]) -> String {

@@ -45,7 +45,8 @@ impl Exact {
             return;
         };
         let end = start.saturating_add_unsigned(duration);
-        let name = event.name.raw;
+        let name = event.name.bytes();
+        let name = &*name;
         let (number, class) = match device {
             classify::Device::Memory => self.kernels.number(1, name, || Class::Memory),
             classify::Device::Kernel => self.kernels.number(0, name, || {

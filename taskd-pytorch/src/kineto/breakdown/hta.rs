@@ -79,7 +79,8 @@ impl Sink for Hta {
         if category.raw == b"Trace" {
             return;
         }
-        let name = event.name.raw;
+        let name = event.name.bytes();
+        let name = &*name;
         let is_step = self.step_name.find(name).is_some();
         let (stream, correlation) = (number(event.stream), number(event.correlation));
         if !is_step && stream == -1 && correlation == -1 {
@@ -198,8 +199,11 @@ impl Hta {
         }
         // HTA's sort is not stable; this one is.
         self.kernels.sort_by_key(|kernel| kernel.start);
-        let ties = self.kernels.chunk_by(|one, other| one.start == other.start).filter(|tied| tied.len() > 1);
-        let ambiguous = ties.filter(|tied| tied.iter().any(|kernel| kernel.end < kernel.start)).count() as u64;
+        let is_ambiguous = |tied: &&[Kernel]| {
+            let first = tied.first().map(|kernel| kernel.end);
+            tied.iter().any(|kernel| kernel.end < kernel.start) && tied.iter().any(|kernel| Some(kernel.end) != first)
+        };
+        let ambiguous = self.kernels.chunk_by(|one, other| one.start == other.start).filter(is_ambiguous).count() as u64;
         for kernel in &self.kernels {
             self.names.record(kernel.name, kernel.end - kernel.start, 1);
         }
@@ -311,7 +315,9 @@ fn collapsed<'a>(rows: &[(&'a [u8], Durations)]) -> Vec<(&'a [u8], Durations)> {
     for (index, ((name, durations), running)) in rows.iter().zip(&sums).enumerate() {
         let sum = i64::try_from(durations.sum).unwrap_or(i64::MAX);
         #[allow(clippy::cast_precision_loss, reason = "compared as floats, as HTA does")]
-        if index >= NAMES_LISTED || *running as f64 > limit {
+        let is_small = index >= NAMES_LISTED || *running as f64 > limit;
+        // Its list of names that are never collapsed is `sum < 0`, which short kernels make true.
+        if is_small && sum >= 0 {
             others.add(sum, 1);
         } else {
             let mut single = Durations::default();

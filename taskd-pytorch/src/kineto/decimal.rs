@@ -21,7 +21,7 @@ pub(super) fn nanoseconds(text: &[u8]) -> Option<i64> {
         whole = whole.checked_mul(10)?.checked_add(u64::from(digit))?;
         at += 1;
     }
-    let Some(rest) = digits.get(at..).filter(|_| at > 0) else { return None };
+    let rest = digits.get(at..).filter(|_| at > 0)?;
     let fraction = match rest.split_first() {
         None => return signed(whole.checked_mul(1000)?, is_negative),
         Some((b'.', fraction)) if fraction.len() <= 3 => fraction,

@@ -1,6 +1,8 @@
 //! The reader of Kineto traces: files of this crate's generator, a recorded file, damaged files, and the figures of
 //! `HolisticTraceAnalysis` for the same files.
 
+#![allow(clippy::unwrap_used, reason = "a test may fail where it stands")]
+
 mod bytes;
 mod damage;
 mod hta;

@@ -203,7 +203,8 @@ impl Hta {
             let first = tied.first().map(|kernel| kernel.end);
             tied.iter().any(|kernel| kernel.end < kernel.start) && tied.iter().any(|kernel| Some(kernel.end) != first)
         };
-        let ambiguous = self.kernels.chunk_by(|one, other| one.start == other.start).filter(is_ambiguous).count() as u64;
+        let ambiguous =
+            self.kernels.chunk_by(|one, other| one.start == other.start).filter(is_ambiguous).count() as u64;
         for kernel in &self.kernels {
             self.names.record(kernel.name, kernel.end - kernel.start, 1);
         }

@@ -82,6 +82,9 @@ fn combine(parts: Vec<Part<Collected>>, title: String) -> Trace {
     trace
 }
 
+/// Process and thread of an event, as the file has them.
+type Thread = (Box<[u8]>, Box<[u8]>);
+
 /// A begin event whose end was not yet read.
 struct Open {
     category: Category,
@@ -97,8 +100,7 @@ struct Collector {
     communications: Communications,
     steps: Vec<StepSpan>,
     device_steps: Vec<StepSpan>,
-    /// Begin events by process and thread.
-    open: BTreeMap<(Box<[u8]>, Box<[u8]>), Vec<Open>>,
+    open: BTreeMap<Thread, Vec<Open>>,
     open_count: usize,
     device: Option<u32>,
     lost: u64,
@@ -226,7 +228,7 @@ impl Collector {
     }
 }
 
-fn thread(event: &RawEvent<'_>) -> (Box<[u8]>, Box<[u8]>) {
+fn thread(event: &RawEvent<'_>) -> Thread {
     (event.process.unwrap_or_default().into(), event.thread.unwrap_or_default().into())
 }
 

@@ -4,11 +4,13 @@
 //! worker environment, a new rendezvous for each generation, and a Python helper that gives an unmodified training
 //! script its lifeline, heartbeat and progress. [`error`] interprets a failed rank's output and distinguishes a
 //! program's own failure from a lost peer. [`store`] is a server for torch's `TCPStore` clients that outlives every
-//! rank. With the feature `venv`, `venv` finds or creates the Python environment for examples and tests.
+//! rank. With the feature `analysis`, `kineto` reads the profiler's traces. With the feature `venv`, `venv` finds or creates the Python environment for examples and tests.
 //!
 //! This crate does not import, link or start PyTorch.
 
 pub mod error;
+#[cfg(feature = "analysis")]
+pub mod kineto;
 mod launch;
 pub mod store;
 #[cfg(feature = "venv")]

@@ -1,0 +1,112 @@
+//! Exact mode: integer nanoseconds of the whole trace.
+
+use super::intervals::{Intervals, length, length_within, running, union};
+use super::kernels::Kernels;
+use super::{Class, Label, RankBreakdown, StepRow};
+use crate::kineto::classify;
+use crate::kineto::document::Sink;
+use crate::kineto::event::{RawEvent, step_number};
+
+/// What is kept of a file while it is read.
+#[derive(Debug, Default)]
+pub(super) struct Exact {
+    compute: Intervals,
+    communication: Intervals,
+    memory: Intervals,
+    other: Intervals,
+    kernels: Kernels,
+    steps: Vec<(u64, i64, i64)>,
+    count: u64,
+    /// Kernels without a readable start or duration.
+    pub(super) unreadable: u64,
+}
+
+impl Sink for Exact {
+    #[inline]
+    fn event(&mut self, event: &RawEvent<'_>) {
+        match classify::device(event.category()) {
+            Some(device) => self.device(event, device),
+            None if event.category() == b"user_annotation" => {
+                if let Some(number) = step_number(event.name.raw)
+                    && let (Some(start), Some(duration)) = (event.start_ns(), event.duration_ns())
+                {
+                    self.steps.push((number, start, start.saturating_add_unsigned(duration)));
+                }
+            }
+            None => {}
+        }
+    }
+}
+
+impl Exact {
+    fn device(&mut self, event: &RawEvent<'_>, device: classify::Device) {
+        let (Some(start), Some(duration)) = (event.start_ns(), event.duration_ns()) else {
+            self.unreadable += 1;
+            return;
+        };
+        let end = start.saturating_add_unsigned(duration);
+        let name = event.name.bytes();
+        let name = &*name;
+        let (number, class) = match device {
+            classify::Device::Memory => self.kernels.number(1, name, || Class::Memory),
+            classify::Device::Kernel => self.kernels.number(0, name, || {
+                if classify::is_communication_kernel(name) { Class::Communication } else { Class::Compute }
+            }),
+        };
+        self.count += 1;
+        self.kernels.record(number, end.saturating_sub(start), 1);
+        match class {
+            Class::Compute => self.compute.insert(start, end),
+            Class::Communication => self.communication.insert(start, end),
+            Class::Memory => self.memory.insert(start, end),
+            Class::Other => self.other.insert(start, end),
+        }
+    }
+
+    /// Returns the breakdown, and the number of kernels whose names were not kept.
+    pub(super) fn finish(mut self, rank: u32) -> (RankBreakdown, u64) {
+        let [compute, communication, memory, other] =
+            [self.compute, self.communication, self.memory, self.other].map(Intervals::finish);
+        let either = union(&compute, &communication);
+        let busy = union(&union(&either, &memory), &other);
+        let range = |from: i64, to: i64| {
+            let within = |intervals: &[(i64, i64)]| length_within(intervals, from, to);
+            let (compute, communication) = (within(&compute), within(&communication));
+            (compute, communication, compute + communication - within(&either), within(&busy))
+        };
+        let first = busy.first().map_or(0, |interval| interval.0);
+        let last = busy.last().map_or(0, |interval| interval.1);
+        let (compute_ns, communication_ns, overlap_ns, busy_ns) = range(first, last);
+        self.steps.sort_unstable_by_key(|step| (step.1, step.0));
+        self.steps.dedup();
+        let step = |(number, start, end): &(u64, i64, i64)| {
+            let (compute_ns, communication_ns, overlap_ns, busy_ns) = range(*start, *end);
+            let duration_ns = end - start;
+            StepRow { number: *number, duration_ns, busy_ns, compute_ns, communication_ns, overlap_ns }
+        };
+        let beyond = self.kernels.beyond;
+        let breakdown = RankBreakdown {
+            rank,
+            count: self.count,
+            kernel_time_ns: last - first,
+            busy_ns,
+            idle_ns: last - first - busy_ns,
+            compute_ns,
+            communication_ns,
+            memory_ns: length(&memory),
+            overlap_ns,
+            types: running(&[
+                (Label::COMPUTE, &*compute),
+                (Label::COMMUNICATION, &communication),
+                (Label::MEMORY, &memory),
+            ])
+            .into_iter()
+            .filter(|row| row.0 > 0)
+            .map(|(status, time)| (Label::from_status(status), time))
+            .collect(),
+            steps: self.steps.iter().map(step).collect(),
+            kernels: self.kernels.into_rows(rank),
+        };
+        (breakdown, beyond)
+    }
+}

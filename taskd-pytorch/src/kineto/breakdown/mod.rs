@@ -1,0 +1,328 @@
+//! Busy and idle time, computation, communication and their overlap per rank, and kernels by name: the temporal breakdown
+//! of a trace of any size.
+//!
+//! Memory does not depend on the size of the files in the [exact mode](Mode::Exact), except for the gaps between kernels
+//! (16 bytes each); in the [HTA mode](Mode::Hta) a kernel costs 40 bytes and a launch 16.
+//!
+//! | figure | exact mode | HTA mode | effect |
+//! |---|---|---|---|
+//! | times | integer nanoseconds | starts rounded up, ends down, to microseconds | HTA's idle time is larger, and kernels below 1 us last 0 or -1 us |
+//! | range | the whole trace | kernels launched before the last step starts | HTA omits the last step |
+//! | type of a kernel | category of the event, then name | name alone | a name with `Sync` is no computation in HTA |
+//! | kernels per name | all names, of durations | ten names, then `others` | beyond ten names HTA's extremes and means are those of sums per name |
+//! | memory | union of copies and fills | part of non-compute time | |
+
+mod exact;
+mod hta;
+mod intervals;
+mod kernels;
+
+pub use hta::HTA_KERNELS_MAX;
+pub use kernels::KERNEL_NAMES_MAX;
+
+use super::document::{self, Document};
+use super::files::{self, KinetoError, Part};
+use exact::Exact;
+use hta::Hta;
+use serde::Serialize;
+use std::collections::BTreeSet;
+use std::fmt;
+use std::io::Read;
+use std::ops::BitOr;
+use std::path::{Path, PathBuf};
+use taskd_core::analysis::model::Missing;
+
+/// Rules by which times are counted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Mode {
+    /// Integer nanoseconds of the whole trace.
+    #[default]
+    Exact,
+    /// The rules of `HolisticTraceAnalysis` 0.5.0.
+    Hta,
+}
+
+/// Class of a kernel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Class {
+    /// A collective, a send or a receive.
+    Communication,
+    /// Computation.
+    Compute,
+    /// A copy or a fill of memory.
+    Memory,
+    /// In HTA mode: none of the others by its name. The exact mode has no such kernels.
+    Other,
+}
+
+/// Classes of kernels that run at the same time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+pub struct Label(u8);
+
+impl Label {
+    /// Computation.
+    pub const COMPUTE: Self = Self(1);
+    /// Communication.
+    pub const COMMUNICATION: Self = Self(2);
+    /// Copies and fills of memory.
+    pub const MEMORY: Self = Self(4);
+
+    /// HTA's number of the classes.
+    const fn status(self) -> i64 {
+        self.0 as i64
+    }
+
+    /// Returns the classes of HTA's number, of which only the lowest bits count.
+    const fn from_status(status: i64) -> Self {
+        Self((status & 7) as u8)
+    }
+}
+
+impl BitOr for Label {
+    type Output = Self;
+
+    fn bitor(self, other: Self) -> Self {
+        Self(self.0 | other.0)
+    }
+}
+
+impl fmt::Display for Label {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let names = [(Self::COMPUTE, "computation"), (Self::COMMUNICATION, "communication"), (Self::MEMORY, "memory")];
+        let mut between = "";
+        for (_, name) in names.iter().filter(|(label, _)| self.0 & label.0 != 0) {
+            write!(formatter, "{between}{name}")?;
+            between = " overlapping ";
+        }
+        Ok(())
+    }
+}
+
+/// Breakdown of all ranks of a job.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct Breakdown {
+    /// Rules by which the times were counted.
+    pub mode: Mode,
+    /// Ranks in ascending order.
+    pub ranks: Vec<RankBreakdown>,
+    /// Number of events in all files.
+    pub events: u64,
+    /// Missing parts: files and events that could not be used, each as a sentence.
+    #[serde(skip)]
+    pub missing: Vec<Missing>,
+}
+
+/// Breakdown of one rank. Times are in nanoseconds; in HTA mode they are multiples of 1000, and sums can be negative.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct RankBreakdown {
+    /// Global rank.
+    pub rank: u32,
+    /// Number of kernels, copies and fills that count.
+    pub count: u64,
+    /// Time from the start of the first kernel to the end of the last one.
+    pub kernel_time_ns: i64,
+    /// Time in which at least one kernel, copy or fill runs.
+    pub busy_ns: i64,
+    /// Time between the first and the last kernel in which none runs.
+    pub idle_ns: i64,
+    /// Time in which at least one computation runs.
+    pub compute_ns: i64,
+    /// Time in which at least one communication runs.
+    pub communication_ns: i64,
+    /// Time in which at least one copy or fill runs.
+    pub memory_ns: i64,
+    /// Time in which computation and communication run.
+    pub overlap_ns: i64,
+    /// Time in which exactly these classes run.
+    pub types: Vec<(Label, i64)>,
+    /// Steps in the order of their starts; empty in HTA mode.
+    pub steps: Vec<StepRow>,
+    /// Kernels by name.
+    pub kernels: Vec<KernelRow>,
+}
+
+impl RankBreakdown {
+    /// Busy time without computation: communication and memory that no computation hides.
+    #[must_use]
+    pub const fn non_compute_ns(&self) -> i64 {
+        self.kernel_time_ns - self.compute_ns - self.idle_ns
+    }
+
+    /// Returns the overlapped share of the communication, from 0 to 1; `None` without communication.
+    #[must_use]
+    #[allow(clippy::cast_precision_loss, reason = "a ratio for display")]
+    pub fn overlap_ratio(&self) -> Option<f64> {
+        (self.communication_ns != 0).then(|| self.overlap_ns as f64 / self.communication_ns as f64)
+    }
+}
+
+/// Times within one step, in nanoseconds, clipped to the step's interval on the host.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct StepRow {
+    /// Number of the step, from `ProfilerStep#`.
+    pub number: u64,
+    /// Length of the step.
+    pub duration_ns: i64,
+    /// Time in which at least one kernel, copy or fill runs.
+    pub busy_ns: i64,
+    /// Time in which at least one computation runs.
+    pub compute_ns: i64,
+    /// Time in which at least one communication runs.
+    pub communication_ns: i64,
+    /// Time in which computation and communication run.
+    pub overlap_ns: i64,
+}
+
+/// Kernels of one name on one rank. Times are in nanoseconds.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct KernelRow {
+    /// Global rank.
+    pub rank: u32,
+    /// Class of the kernel.
+    pub class: Class,
+    /// Name of the kernel.
+    pub name: String,
+    /// Number of kernels.
+    pub count: u64,
+    /// Sum of the durations.
+    pub sum_ns: i64,
+    /// Shortest duration.
+    pub min_ns: i64,
+    /// Longest duration.
+    pub max_ns: i64,
+    /// Mean of the durations.
+    pub mean_ns: f64,
+    /// Standard deviation of the durations, of a sample; 0 for one kernel.
+    pub deviation_ns: f64,
+}
+
+/// Returns the breakdown of all trace files in a directory (`*.json`, `*.json.gz`), one file per rank. As many files are
+/// read at the same time as the machine has cores.
+///
+/// # Errors
+/// Fails if the directory cannot be read or has no trace file. A file that cannot be used, or not completely, is listed in
+/// [`Breakdown::missing`].
+pub fn of_directory(directory: &Path, mode: Mode) -> Result<Breakdown, KinetoError> {
+    Ok(of_files(&files::find(directory)?, mode))
+}
+
+/// Returns the breakdown of these files, one file per rank.
+#[must_use]
+pub fn of_files(paths: &[PathBuf], mode: Mode) -> Breakdown {
+    combine(files::read_all(paths, |source| scan(source, mode)), mode)
+}
+
+/// Returns the breakdown of one rank from an open file, which may be compressed. The rank is the one in the file, or 0.
+#[must_use]
+pub fn of_reader(source: impl Read + Send, mode: Mode) -> Breakdown {
+    combine(vec![files::read_one("the trace", source, |source| scan(source, mode))], mode)
+}
+
+/// Figures of one file, before the files of the other ranks are known.
+enum Scanned {
+    Exact(Box<Exact>),
+    Hta(Box<Hta>),
+    Done { names: BTreeSet<Box<[u8]>>, finished: Option<Finished> },
+}
+
+/// Figures of one rank, and what has to be reported with them.
+struct Finished {
+    rank: RankBreakdown,
+    notes: Vec<String>,
+}
+
+fn scan(source: &mut dyn Read, mode: Mode) -> (Document, Scanned) {
+    match mode {
+        Mode::Exact => {
+            let mut sink = Exact::default();
+            let document = document::read(source, &mut sink);
+            let done = Scanned::Exact(Box::new(sink)).finish(true);
+            (document, done)
+        }
+        Mode::Hta => {
+            let mut sink = Hta::default();
+            let document = document::read(source, &mut sink);
+            // Whether the last step is dropped follows from this rank if it has two steps: the kernels can be freed.
+            let is_known = sink.step_names.len() >= 2;
+            let scanned = Scanned::Hta(Box::new(sink));
+            (document, if is_known { scanned.finish(true) } else { scanned })
+        }
+    }
+}
+
+impl Default for Scanned {
+    fn default() -> Self {
+        Self::Done { names: BTreeSet::new(), finished: None }
+    }
+}
+
+impl Scanned {
+    fn step_names(&self) -> &BTreeSet<Box<[u8]>> {
+        static NONE: BTreeSet<Box<[u8]>> = BTreeSet::new();
+        match self {
+            Self::Exact(_) => &NONE,
+            Self::Hta(hta) => &hta.step_names,
+            Self::Done { names, .. } => names,
+        }
+    }
+
+    fn finish(self, drops_last_step: bool) -> Self {
+        let names = self.step_names().clone();
+        let mut notes = Vec::new();
+        let mut note = |count: u64, what: &str| {
+            if count > 0 {
+                notes.push(format!("has {count} {what}"));
+            }
+        };
+        let rank = match self {
+            Self::Done { .. } => return self,
+            Self::Exact(exact) => {
+                note(exact.unreadable, "kernels without a readable time, which are not counted");
+                let (rank, beyond) = exact.finish(0);
+                note(beyond, "kernels of further names, which the table has in one row");
+                (rank.count > 0).then_some(rank)
+            }
+            Self::Hta(hta) => {
+                note(hta.lost, "kernels beyond the limit of the HTA mode, which are not counted: use the exact mode");
+                note(hta.unreadable, "events without a readable time, which are not counted");
+                if hta.has_fractions() {
+                    note(
+                        1,
+                        "starts in whole and durations in fractional microseconds, which HTA does not round: its figures differ",
+                    );
+                }
+                let finished = hta.finish(0, drops_last_step);
+                finished.map(|(rank, ambiguous)| {
+                    note(ambiguous, "starts of several kernels, one of them below 1 us, for which HTA's figures depend on the order of its sort");
+                    rank
+                })
+            }
+        };
+        Self::Done { names, finished: rank.map(|rank| Finished { rank, notes }) }
+    }
+}
+
+fn combine(parts: Vec<Part<Scanned>>, mode: Mode) -> Breakdown {
+    let names: BTreeSet<Box<[u8]>> = parts.iter().flat_map(|part| part.value.step_names().iter().cloned()).collect();
+    let mut breakdown = Breakdown { mode, ..Breakdown::default() };
+    let (parts, missing) = files::by_rank(parts);
+    breakdown.missing = missing;
+    for (number, part) in parts {
+        breakdown.events += part.document.events;
+        let Scanned::Done { finished, .. } = part.value.finish(names.len() >= 2) else { continue };
+        let mut report = |what: String| {
+            breakdown.missing.push(Missing { rank: Some(number), what: format!("{} {what}", part.name) });
+        };
+        let Some(mut finished) = finished else {
+            report("has no kernel that counts: record with ProfilerActivity.CUDA".into());
+            continue;
+        };
+        finished.notes.into_iter().for_each(&mut report);
+        finished.rank.rank = number;
+        finished.rank.kernels.iter_mut().for_each(|row| row.rank = number);
+        breakdown.ranks.push(finished.rank);
+    }
+    breakdown
+}

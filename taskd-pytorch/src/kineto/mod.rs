@@ -1,0 +1,28 @@
+//! Traces of PyTorch's profiler (Kineto, in Chrome's trace format): one file per rank, plain or gzip, of any size.
+//!
+//! ```text
+//! window ──▶ document ──▶ event ──┬──▶ breakdown   busy, idle, overlap: memory does not grow with the file
+//!  (chunks)    (header)    (slices) └──▶ reader      all events in the common model
+//! ```
+//!
+//! Members of an object may be in any order; files may be minified or indented. A file that ends early or is damaged is
+//! used up to the damage, and the result lists the missing part. No input makes a function of this module panic.
+
+mod breakdown;
+mod classify;
+mod decimal;
+mod document;
+mod event;
+mod files;
+#[cfg(feature = "test-util")]
+pub mod generate;
+mod reader;
+mod scan;
+mod window;
+
+pub use breakdown::{
+    Breakdown, Class, HTA_KERNELS_MAX, KERNEL_NAMES_MAX, KernelRow, Label, Mode, RankBreakdown, StepRow,
+    of_directory as breakdown_of_directory, of_files as breakdown_of_files, of_reader as breakdown_of_reader,
+};
+pub use files::KinetoError;
+pub use reader::{EVENTS_MAX, read, read_directory};

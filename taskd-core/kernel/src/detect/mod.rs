@@ -10,6 +10,7 @@ mod fault;
 #[cfg(test)]
 pub(crate) mod fixture;
 pub mod hang;
+mod numerical;
 mod program;
 #[cfg(test)]
 mod properties;
@@ -29,6 +30,7 @@ pub use failed_step::FailedStepDetector;
 pub(crate) use fault::CHARGED;
 pub use fault::{Damage, Evidence, Fault, FaultClass, Finding, Findings, Health, OPERATOR, Suspect};
 pub use hang::HangDetector;
+pub use numerical::NumericalDetector;
 pub use program::ProgramErrorDetector;
 pub use restart_storm::RestartStormDetector;
 pub use shrunk::ShrunkDetector;

@@ -9,7 +9,7 @@ mod sweep;
 #[cfg(test)]
 mod tests;
 
-pub use observer::{Observer, TimedFact};
+pub use observer::{METRICS_MAX, Observer, TRAINING_METRICS, TimedFact};
 
 use super::recorder::{Event, Kind};
 use super::{GroupPosition, NameTable, RecordBatch, StepTimes, TimedRecord};

@@ -10,6 +10,7 @@ mod fault;
 #[cfg(test)]
 pub(crate) mod fixture;
 pub mod hang;
+pub mod log_pattern;
 mod numerical;
 mod program;
 #[cfg(test)]
@@ -30,6 +31,7 @@ pub use failed_step::FailedStepDetector;
 pub(crate) use fault::CHARGED;
 pub use fault::{Damage, Evidence, Fault, FaultClass, Finding, Findings, Health, OPERATOR, Suspect};
 pub use hang::HangDetector;
+pub use log_pattern::LogPatternDetector;
 pub use numerical::NumericalDetector;
 pub use program::ProgramErrorDetector;
 pub use restart_storm::RestartStormDetector;

@@ -3,8 +3,8 @@
 
 use super::fixture::{KILLED, Scene, dead, exception, exited, failed, follow_up, lost_race, rank_domain};
 use super::{
-    FaultClass, FaultDetector, FaultDetectorExt, Finding, NumericalDetector, SilenceDetector, SlowRankDetector,
-    defaults,
+    FaultClass, FaultDetector, FaultDetectorExt, Finding, LogPatternDetector, NumericalDetector, SilenceDetector,
+    SlowRankDetector, defaults,
 };
 use crate::job::{Generation, Incarnation, Name, Termination};
 use crate::trace::{Call, GroupPosition, Observation, Probe, ProbeResult, Signal, StepTimes};
@@ -18,6 +18,7 @@ fn built_in() -> Vec<Box<dyn FaultDetector>> {
     let mut detectors = defaults();
     detectors.push(SlowRankDetector::default().boxed());
     detectors.push(NumericalDetector::default().boxed());
+    detectors.push(LogPatternDetector::default().boxed());
     detectors
 }
 
@@ -41,7 +42,8 @@ fn signal() -> impl Strategy<Value = Signal> {
         Just(KILLED),
         Just(Termination::Unknown)
     ];
-    let reports = prop_oneof![Just(exception("bad")), Just(follow_up()), Just(lost_race())];
+    let reports =
+        prop_oneof![Just(exception("bad")), Just(exception("NPU out of memory")), Just(follow_up()), Just(lost_race())];
     prop_oneof![
         8 => Just(Signal::Heartbeat),
         4 => (0..20_u64).prop_map(|step| Signal::Progress { step }),

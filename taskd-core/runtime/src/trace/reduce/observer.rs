@@ -13,7 +13,8 @@ use std::time::Duration;
 /// [`Signal::Metric`]. Other figures stay in the records.
 pub const TRAINING_METRICS: [Name; 2] = [Name::new("loss"), Name::new("grad_norm")];
 
-/// Maximum number of figures of a process between two calls of [`Observer::settle`]. Further ones are reported as lost.
+/// Maximum number of figures of a process between two calls of [`Observer::settle`]. Further ones are reported as
+/// [lost](Signal::Lost).
 pub const METRICS_MAX: usize = 4096;
 
 /// A fact derived from trace records, with its time.
@@ -97,7 +98,7 @@ impl Observer {
     /// Returns the rank's collectives that have been pending for longer than the observer's bound; each collective is
     /// returned once. The time of each fact is the moment at which the collective exceeded the bound.
     pub fn pending(&mut self, rank: Rank, now_unix_nanos: u64) -> Vec<TimedFact> {
-        let Some(Followed { incarnation, reducer }) = self.ranks.get_mut(&rank) else { return Vec::new() };
+        let Some(Followed { incarnation, reducer, .. }) = self.ranks.get_mut(&rank) else { return Vec::new() };
         let after = u64::try_from(self.pending_after.as_nanos()).unwrap_or(u64::MAX);
         let pending = reducer.pending(now_unix_nanos, self.pending_after);
         let fact = |call: super::PendingCall| {

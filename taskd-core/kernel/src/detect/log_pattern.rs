@@ -172,7 +172,7 @@ fn suspect(known: &Known<'_>, told: &Told<'_>, view: &View) -> Option<Suspect> {
         told.has_failed.then_some(suspect)
     };
     let domain = match pattern.blame {
-        Blame::Nobody => return None,
+        Blame::Unknown => return None,
         Blame::Peer => return victim(),
         Blame::Named => {
             let named = known.rank.map(Rank).filter(|rank| view.world.members().contains_key(rank));

@@ -10,11 +10,13 @@ mod fault;
 #[cfg(test)]
 pub(crate) mod fixture;
 pub mod hang;
+pub mod host_history;
 pub mod log_pattern;
 mod numerical;
 mod program;
 #[cfg(test)]
 mod properties;
+pub mod reference;
 mod restart_storm;
 mod saved;
 mod shrunk;

@@ -42,7 +42,7 @@ pub enum Blame {
     /// victim.
     Named,
     /// The line does not show where the cause lies, for example because a file system is shared.
-    Nobody,
+    Unknown,
 }
 
 /// Which parts of the suspect a line shows to be faulty.

@@ -157,7 +157,7 @@ fn limits_cut_long_lines_and_many_lines_and_count_them() {
 #[test]
 fn a_users_entry_replaces_and_precedes_built_in_ones() {
     let mut table = LogTable::built_in();
-    let entry = r#"{"patterns": [{"id": "cuda.out-of-memory", "pattern": "CUDA out of memory", "class": "acme.memory", "blame": "nobody"}, {"id": "acme", "pattern": "peer 7", "class": "network", "blame": "reporter"}]}"#;
+    let entry = r#"{"patterns": [{"id": "cuda.out-of-memory", "pattern": "CUDA out of memory", "class": "acme.memory", "blame": "unknown"}, {"id": "acme", "pattern": "peer 7", "class": "network", "blame": "reporter"}]}"#;
     table.extend_from(entry).unwrap();
     assert_eq!(table.patterns().next().map(|pattern| pattern.id.as_str()), Some("cuda.out-of-memory"));
     assert_eq!(table.find("CUDA out of memory").unwrap().class, &FaultClass::Other(Name::new("acme.memory")));

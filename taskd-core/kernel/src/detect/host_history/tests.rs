@@ -36,7 +36,7 @@ fn the_hosts_with_most_incidents_are_found_and_avoided() {
         let mut history = HostHistory::new();
         for _ in 0..120 {
             let at = 1000 * DAY + next(28 * DAY);
-            let which = if next(100) < 55 { bad[next(3) as usize] } else { next(63) };
+            let which = if next(100) < 55 { bad[usize::try_from(next(3)).unwrap()] } else { next(63) };
             history.record(&host(which), incident(at));
         }
         let mut top: Vec<NodeId> = history.top(3, 1028 * DAY).into_iter().map(|(host, _)| host.clone()).collect();

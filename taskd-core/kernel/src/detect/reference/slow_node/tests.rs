@@ -66,7 +66,7 @@ fn a_job_combines_its_hosts_and_drops_incomplete_groups() {
     let result =
         node_result(&input(vec![rank(0, last, 140), rank(1, zp(20), 140)], &[&[0, 1]]), &SlowNodeConfig::default());
     let ranks_of = BTreeMap::from([("10.0.0.7".to_owned(), vec![0, 1])]);
-    let cluster = cluster_result("train", &[result.clone()], &ranks_of, &[vec![0, 2]]);
+    let cluster = cluster_result("train", std::slice::from_ref(&result), &ranks_of, &[vec![0, 2]]);
     assert_eq!(
         cluster_json(&cluster).unwrap(),
         r#"{"slownode_j1":{"j1":{"isSlow":1,"degradationLevel":"40.00%","jobId":"j1","jobName":"train","nodeRanks":["10.0.0.7"],"slowCalculateRanks":[],"slowCommunicationDomains":[[0,1],[0,2]],"slowCommunicationRanks":[0,1,2],"slowSendRanks":[0],"slowHostNodes":[],"slowIORanks":[]}}}"#

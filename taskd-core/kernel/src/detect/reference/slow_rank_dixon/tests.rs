@@ -25,14 +25,14 @@ fn times(seed: u64) -> Vec<f64> {
     let mut times: Vec<f64> = (0..n).map(|_| (100_000 + random.next() % spread) as f64).collect();
     let kind = random.next() % 4;
     if n > 0 && kind < 2 {
-        let at = (random.next() % n) as usize;
+        let at = usize::try_from(random.next() % n).unwrap();
         let change = (1 + random.next() % (4 * spread)) as f64;
         times[at] += if kind == 0 { -change } else { change };
     }
     if n > 1 && kind == 2 {
         let change = (1 + random.next() % (4 * spread)) as f64;
         for _ in 0..2 {
-            times[(random.next() % n) as usize] -= change;
+            times[usize::try_from(random.next() % n).unwrap()] -= change;
         }
     }
     times

@@ -12,7 +12,8 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// Maximum number of hosts of a history. One more replaces the host whose last incident is the oldest, which is counted.
+/// Maximum number of hosts of a history. One more replaces the host whose last incident is the oldest, which is
+/// counted.
 pub const HOSTS_MAX: usize = 4096;
 
 /// Maximum number of incidents of a host. One more replaces the oldest, which is counted.
@@ -119,8 +120,9 @@ impl HostHistory {
         }
     }
 
-    /// Returns the score of a host at a time, in seconds since 1970: the sum of the weights of its incidents. The weight
-    /// is 1 for an incident now and halves every 14 days. Incidents after that time count as now. 0 for an unknown host.
+    /// Returns the score of a host at a time, in seconds since 1970: the sum of the weights of its incidents. The
+    /// weight is 1 for an incident now and halves every 14 days. Incidents after that time count as now. 0 for an
+    /// unknown host.
     #[must_use]
     pub fn score(&self, host: &NodeId, now_unix_seconds: u64) -> f64 {
         let half_life = HALF_LIFE.as_secs_f64();
@@ -150,8 +152,8 @@ impl HostHistory {
         scored.into_iter().map(|(_, host)| host).collect()
     }
 
-    /// Returns evidence about a host: how many of all hosts' incidents of the last 14 days it had, and of which classes.
-    /// `None` if it had none.
+    /// Returns evidence about a host: how many of all hosts' incidents of the last 14 days it had, and of which
+    /// classes. `None` if it had none.
     #[must_use]
     pub fn evidence(&self, host: &NodeId, now_unix_seconds: u64) -> Option<Evidence> {
         let since = now_unix_seconds.saturating_sub(PERIOD.as_secs());

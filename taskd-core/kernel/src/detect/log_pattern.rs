@@ -1,4 +1,5 @@
-//! Known error lines of frameworks, communication libraries, drivers and Linux: what they mean, and where the cause lies.
+//! Known error lines of frameworks, communication libraries, drivers and Linux: what they mean, and where the cause
+//! lies.
 //!
 //! The lines are a table ([`LogTable`]), not code. Whether an error is a consequence of another failure
 //! ([`ErrorReport::follow_up`]) is decided by the framework's crate, and this detector never contradicts it.
@@ -36,8 +37,8 @@ pub const REPORTED_MAX: usize = 4096;
 /// # Lines
 /// The detector searches the text of errors that are reported about a process ([`Signal::Error`]), that a process has
 /// recorded before its end ([`Signal::FailureRecorded`]), and that are known of an ended process: its error report, or,
-/// without one, the end of its standard error. Of several known lines of one failure, the one whose entry comes first in
-/// the table decides: the built-in table lists causes before consequences.
+/// without one, the end of its standard error. Of several known lines of one failure, the one whose entry comes first
+/// in the table decides: the built-in table lists causes before consequences.
 ///
 /// # Findings
 /// | the line | of a process that has failed | of a process that continues |

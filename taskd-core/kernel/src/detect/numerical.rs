@@ -25,12 +25,12 @@ const SNAPSHOT_VERSION: u8 = 1;
 /// Number of loss values with which a loss is compared.
 const WINDOW_REPORTS: usize = 32;
 
-/// Number of gradient norms in a row that are a fault if they are NaN or infinite. `torch.amp.GradScaler` begins with a scale of 2^16 and halves
-/// it after each overflow, so sixteen infinite norms in a row belong to a healthy start.
+/// Number of gradient norms in a row that are a fault if they are NaN or infinite. `torch.amp.GradScaler` begins with a
+/// scale of 2^16 and halves it after each overflow, so sixteen infinite norms in a row belong to a healthy start.
 const GRAD_NORM_REPORTS: u32 = 20;
 
-/// Number of losses in a row that are a fault if they are NaN or infinite: the first, because the reduced gradients spread
-/// it to all ranks.
+/// Number of losses in a row that are a fault if they are NaN or infinite: the first, because the reduced gradients
+/// spread it to all ranks.
 const LOSS_REPORTS: u32 = 1;
 
 const LOSS: Metric = Metric { name: "loss", words: "loss" };
@@ -39,9 +39,9 @@ const GRAD_NORM: Metric = Metric { name: "grad_norm", words: "gradient norm" };
 /// Reports numerical faults of the training.
 ///
 /// Ranks report their figures as [`Signal::Metric`] of the names `loss` and `grad_norm`, for example with
-/// `taskd.counter("loss", loss)` in Python. The n-th reports of all ranks since the start of the generation are compared
-/// with each other. If they are more than half of a step apart in time, they belong to different steps: then no rank is
-/// blamed.
+/// `taskd.counter("loss", loss)` in Python. The n-th reports of all ranks since the start of the generation are
+/// compared with each other. If they are more than half of a step apart in time, they belong to different steps: then
+/// no rank is blamed.
 ///
 /// | finding | when | class |
 /// |---|---|---|
@@ -53,14 +53,14 @@ const GRAD_NORM: Metric = Metric { name: "grad_norm", words: "gradient norm" };
 /// | fault of a rank, 900 permille, with faulty state | its checksum of parameters and optimizer state differs from that of a strict majority of its replicas, which are equal, at the same step | [`SDC`](Self::SDC) |
 /// | note | the checksums of replicas differ, but no rank stands out: of two replicas neither is blamed | |
 ///
-/// A *spike* exceeds the median of the rank's last 32 usual losses by more than eight robust standard deviations (measured
-/// by the median absolute difference of successive losses) and by more than 25 %. A rank alone has a NaN loss before the reduced gradients
-/// have spread it to all ranks, so the first report decides.
+/// A *spike* exceeds the median of the rank's last 32 usual losses by more than eight robust standard deviations
+/// (measured by the median absolute difference of successive losses) and by more than 25 %. A rank alone has a NaN loss
+/// before the reduced gradients have spread it to all ranks, so the first report decides.
 ///
 /// Checksums are compared in the process groups that the framework itself keeps equal (for example those of
 /// `DistributedDataParallel`), in rounds in which all ranks of the world have reported, and only after all ranks of the
-/// group have been equal in an earlier round of the same generation. Ranks compute them at the first steps, at powers of
-/// two and every 64 steps, for the recovery within processes: this detector adds no cost.
+/// group have been equal in an earlier round of the same generation. Ranks compute them at the first steps, at powers
+/// of two and every 64 steps, for the recovery within processes: this detector adds no cost.
 ///
 /// Faults of the class [`NUMERICAL`](Self::NUMERICAL) are withdrawn after 16 usual reports. Their ranks still train, so
 /// the built-in strategies leave them alone, and the incident reports that nothing was done. Faults of the class
@@ -103,15 +103,15 @@ impl NumericalDetector {
     /// Range to which the number of robust standard deviations of a spike is limited.
     pub const SIGMAS: std::ops::RangeInclusive<f64> = 3.0..=100.0;
 
-    /// Creates the detector: a spike exceeds the usual loss by 8 robust standard deviations and 25 %, and five spikes in a
-    /// row are a fault.
+    /// Creates the detector: a spike exceeds the usual loss by 8 robust standard deviations and 25 %, and five spikes
+    /// in a row are a fault.
     #[must_use]
     pub fn new() -> NumericalDetector {
         NumericalDetector { sigmas: 8.0, percent: 25, persistence: 5, state: State::default() }
     }
 
-    /// Sets by how much a loss has to exceed its usual value to count as a spike: by `sigmas` robust standard deviations
-    /// (clamped to [`Self::SIGMAS`]; NaN is the lower end) and by `percent` percent.
+    /// Sets by how much a loss has to exceed its usual value to count as a spike: by `sigmas` robust standard
+    /// deviations (clamped to [`Self::SIGMAS`]; NaN is the lower end) and by `percent` percent.
     #[must_use]
     pub fn with_spike(mut self, sigmas: f64, percent: u32) -> NumericalDetector {
         self.sigmas = sigmas.max(*Self::SIGMAS.start()).min(*Self::SIGMAS.end()); // NaN: the start

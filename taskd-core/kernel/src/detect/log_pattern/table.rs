@@ -72,8 +72,8 @@ impl Harm {
 pub struct LogPattern {
     /// Name of the entry, unique in the table, such as `cuda.ecc`.
     pub id: Name,
-    /// Text that the line contains. `*` stands for any text, also none, and `{rank}` for a decimal number, the rank that
-    /// the line names (for [`Blame::Named`]; it occurs once). Upper and lower case differ.
+    /// Text that the line contains. `*` stands for any text, also none, and `{rank}` for a decimal number, the rank
+    /// that the line names (for [`Blame::Named`]; it occurs once). Upper and lower case differ.
     pub pattern: String,
     /// Name of the class of the fault: of a [`FaultClass`], or another one.
     pub class: String,
@@ -85,8 +85,8 @@ pub struct LogPattern {
     /// Parts of the suspect that are faulty. Default: the process and its state.
     #[serde(default)]
     pub damage: Harm,
-    /// True if the line is proof of a fault even if the process that reports it continues. Otherwise a line of a process
-    /// that continues is only noted, because programs handle many errors.
+    /// True if the line is proof of a fault even if the process that reports it continues. Otherwise a line of a
+    /// process that continues is only noted, because programs handle many errors.
     #[serde(default)]
     pub live: bool,
     /// What an operator can do, as a sentence without a full stop.

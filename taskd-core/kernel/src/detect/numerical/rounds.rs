@@ -1,7 +1,7 @@
 //! Collects the ranks' reports of one metric: the n-th report of every rank of a generation forms the n-th round.
 //!
-//! Ranks of one program report at the same steps, so a round is a step. Where they do not, the reports of a round are far
-//! apart in time, and no rank can be compared with the others. This module decides nothing.
+//! Ranks of one program report at the same steps, so a round is a step. Where they do not, the reports of a round are
+//! far apart in time, and no rank can be compared with the others. This module decides nothing.
 
 use super::series::{Limits, Series, Verdict};
 use crate::job::{JobTime, Rank};
@@ -80,8 +80,8 @@ impl Rounds {
         self.series.values_mut().for_each(Series::forget);
     }
 
-    /// Removes and returns the oldest round if it can be judged: all ranks have reported, too many rounds wait, or it has
-    /// waited too long.
+    /// Removes and returns the oldest round if it can be judged: all ranks have reported, too many rounds wait, or it
+    /// has waited too long.
     pub(super) fn next(&mut self, view: &View) -> Option<Judged> {
         let (number, round) = self.open.first_key_value()?;
         // In the first round the number of ranks that report is not known yet.

@@ -17,8 +17,8 @@ const CLEAR_ROUNDS: u32 = 16;
 /// Minimum number of ranks in a round for a comparison: of two, neither can be told apart.
 const COMPARED_RANKS_MIN: usize = 3;
 
-/// The part of the ranks, as 1 / n, that may have such a value in the same round while one rank is blamed for having had
-/// them for long: some ranks have hard batches at any time.
+/// The part of the ranks, as 1 / n, that may have such a value in the same round while one rank is blamed for having
+/// had them for long: some ranks have hard batches at any time.
 const OTHERS_PART: usize = 4;
 
 /// Minimum number of rounds between two notes about short spikes.
@@ -65,8 +65,8 @@ pub(super) struct Run {
 }
 
 impl Run {
-    /// Adds the next round. `limit` rounds in a row on one rank are a fault; fewer are mentioned in a note. Returns true
-    /// if a fault of the whole job was withdrawn.
+    /// Adds the next round. `limit` rounds in a row on one rank are a fault; fewer are mentioned in a note. Returns
+    /// true if a fault of the whole job was withdrawn.
     pub(super) fn add(
         &mut self,
         kind: Kind,

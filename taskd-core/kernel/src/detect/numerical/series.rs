@@ -9,8 +9,8 @@ use std::collections::VecDeque;
 /// Minimum number of finite values before a value can be a spike.
 pub(super) const LEARNING_REPORTS: usize = 16;
 
-/// Factor from the median absolute difference of two values to the standard deviation of a normal distribution: 1.4826 =
-/// 1 / Φ⁻¹(3/4), divided by the square root of 2, because the variance of a difference is twice that of a value.
+/// Factor from the median absolute difference of two values to the standard deviation of a normal distribution: 1.4826
+/// = 1 / Φ⁻¹(3/4), divided by the square root of 2, because the variance of a difference is twice that of a value.
 const DIFFERENCE_TO_SIGMA: f64 = 1.4826 / std::f64::consts::SQRT_2;
 
 /// What one value is, compared with the rank's last values.

@@ -1,9 +1,9 @@
-//! MindCluster's slow-node rule: thresholds over a baseline of the first steps, localisation by clustering of collective
-//! times, and its JSON results.
+//! MindCluster's slow-node rule: thresholds over a baseline of the first steps, localisation by clustering of
+//! collective times, and its JSON results.
 //!
 //! Known weaknesses are kept: the baseline is that of the first steps, the standard deviation has no effect with the
-//! default settings, and slow input is never reported. Where the reference's behaviour is not published, the item states
-//! what was chosen.
+//! default settings, and slow input is never reported. Where the reference's behaviour is not published, the item
+//! states what was chosen.
 
 mod locate;
 mod result;

@@ -1,8 +1,8 @@
 //! The slow-rank rule of msprof-analyze (26.2): in a collective the rank with an abnormally short time is the late one,
 //! because the others have waited for it. Each such collective is a vote.
 //!
-//! Up to 100 ranks Dixon's one-sided test at 0.995 decides, above that three standard deviations. The rule needs at least
-//! four distinct times, so it never finds anything in groups of three ranks.
+//! Up to 100 ranks Dixon's one-sided test at 0.995 decides, above that three standard deviations. The rule needs at
+//! least four distinct times, so it never finds anything in groups of three ranks.
 
 use std::collections::BTreeMap;
 
@@ -13,7 +13,7 @@ pub const DIXON_MAX: usize = 100;
 const DIXON_MIN: usize = 3;
 
 /// Number of distinct times up to which there is no verdict.
-const DISTINCT_MIN: usize = 3;
+const UNDECIDED_DISTINCT: usize = 3;
 
 /// Standard deviations beyond which a time is an outlier, in groups of more than [`DIXON_MAX`] ranks.
 const SIGMAS: f64 = 3.0;
@@ -36,8 +36,8 @@ pub fn critical_value(n: usize) -> Option<f64> {
     CRITICAL.get(n.checked_sub(DIXON_MIN)?).copied()
 }
 
-/// Returns the positions of the abnormally short times of one collective: those of the ranks that were late. At most one
-/// up to [`DIXON_MAX`] times; of equal times the first. Times that are not finite give no verdict.
+/// Returns the positions of the abnormally short times of one collective: those of the ranks that were late. At most
+/// one up to [`DIXON_MAX`] times; of equal times the first. Times that are not finite give no verdict.
 #[must_use]
 pub fn late_positions(times: &[f64]) -> Vec<usize> {
     if times.iter().any(|time| !time.is_finite()) {
@@ -53,7 +53,7 @@ fn dixon(times: &[f64]) -> Option<usize> {
     sorted.sort_by(f64::total_cmp);
     let mut distinct = sorted.clone();
     distinct.dedup();
-    if distinct.len() <= DISTINCT_MIN {
+    if distinct.len() <= UNDECIDED_DISTINCT {
         return None;
     }
     let n = sorted.len();
@@ -106,8 +106,8 @@ pub struct OperationTime {
 
 /// Counts for each rank in how many collectives it was late, by rank. Ranks that were never late are absent.
 ///
-/// Point-to-point operations (`send` or `receive` in the name) are left out, and groups whose operations do not all have
-/// the same number of ranks.
+/// Point-to-point operations (`send` or `receive` in the name) are left out, and groups whose operations do not all
+/// have the same number of ranks.
 #[must_use]
 pub fn votes(operations: &[OperationTime]) -> BTreeMap<u32, u64> {
     let mut groups: BTreeMap<&str, BTreeMap<&str, Vec<&OperationTime>>> = BTreeMap::new();

@@ -36,7 +36,8 @@ pub(super) fn locate(input: &NodeInput, config: &SlowNodeConfig, result: &mut No
     if !ranks.is_empty() && ranks.values().all(|rank| is_slow(rank, |row| row.zp_host)) {
         result.slow_host_nodes.push(input.node_ip.clone());
     }
-    // `slowIORanks` stays empty: the reference evaluates it only if the whole host is slow, and then subtracts the host.
+    // `slowIORanks` stays empty: the reference evaluates it only if the whole host is slow, and then subtracts the
+    // host.
 }
 
 /// Returns the ranks of a group that were late in the same way in each of the last steps that all of them have.
@@ -57,8 +58,8 @@ fn slow_calculate(members: &[&RankSeries], config: &SlowNodeConfig) -> BTreeSet<
 }
 
 /// Returns the ranks that were late in one collective, from each rank's time in it: the sorted times are split at their
-/// largest gap, if the gap is at least half of their range and the means of the two sides differ by more than the factor
-/// `distance`. The side with the short times is split further. Empty without a split.
+/// largest gap, if the gap is at least half of their range and the means of the two sides differ by more than the
+/// factor `distance`. The side with the short times is split further. Empty without a split.
 #[must_use]
 pub fn late_in_collective(times: &[(u32, f64)], distance: f64) -> BTreeSet<u32> {
     let mut sorted = times.to_vec();

@@ -82,8 +82,8 @@ pub struct ClusterResult {
     pub node_ranks: Vec<String>,
     /// Ranks that compute slowly.
     pub slow_calculate_ranks: Vec<u32>,
-    /// Groups of ranks whose communication is slow: tensor-parallel groups of which every member's host has reported, and
-    /// pairs of a slow sender and the next rank of its pipeline group.
+    /// Groups of ranks whose communication is slow: tensor-parallel groups of which every member's host has reported,
+    /// and pairs of a slow sender and the next rank of its pipeline group.
     pub slow_communication_domains: Vec<Vec<u32>>,
     /// Ranks of these groups. The content of this field is not published; this is what its name says.
     pub slow_communication_ranks: Vec<u32>,
@@ -96,8 +96,8 @@ pub struct ClusterResult {
     pub slow_io_ranks: Vec<u32>,
 }
 
-/// Combines the results of the hosts of a job. `pp_groups` are its pipeline groups in order, and `ranks_of` the ranks of
-/// each host that has reported, by address.
+/// Combines the results of the hosts of a job. `pp_groups` are its pipeline groups in order, and `ranks_of` the ranks
+/// of each host that has reported, by address.
 #[must_use]
 pub fn cluster_result(
     job_name: &str,
@@ -136,8 +136,8 @@ pub fn cluster_result(
     }
 }
 
-/// Returns the JSON of a job's result: `{"slownode_<jobId>": {"<jobId>": {…}}}`, with the job's name as the inner key if
-/// the id is empty.
+/// Returns the JSON of a job's result: `{"slownode_<jobId>": {"<jobId>": {…}}}`, with the job's name as the inner key
+/// if the id is empty.
 ///
 /// # Errors
 /// Returns the error of the JSON library; none is known for this type.

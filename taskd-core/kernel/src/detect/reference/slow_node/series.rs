@@ -87,9 +87,9 @@ pub struct Degradation {
 /// Tests one series. `None` if it has fewer than `normal_number` + `n_consec` values, or if the baseline is empty after
 /// its extremes are left out.
 ///
-/// A value that is no anomaly updates mean and standard deviation. The reference's running variance is not exact and not
-/// published; here it is exact (Welford), which matters only if `degradation_percentage` is 0. The weight of the baseline
-/// is the number of values that are left in it.
+/// A value that is no anomaly updates mean and standard deviation. The reference's running variance is not exact and
+/// not published; here it is exact (Welford), which matters only if `degradation_percentage` is 0. The weight of the
+/// baseline is the number of values that are left in it.
 #[must_use]
 pub fn degradation(series: &[f64], config: &SlowNodeConfig) -> Option<Degradation> {
     let SlowNodeConfig { normal_number, n_sigma, degradation_percentage, n_consec, .. } = *config;

@@ -16,8 +16,8 @@ impl Random {
     }
 }
 
-/// Times of up to 159 ranks, as the program that made the golden values generates them: with ties, and with a short time,
-/// a long one, or two short ones.
+/// Times of up to 159 ranks, as the program that made the golden values generates them: with ties, and with a short
+/// time, a long one, or two short ones.
 fn times(seed: u64) -> Vec<f64> {
     let mut random = Random(seed);
     let n = random.next() % 160;

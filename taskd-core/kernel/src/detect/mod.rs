@@ -10,9 +10,13 @@ mod fault;
 #[cfg(test)]
 pub(crate) mod fixture;
 pub mod hang;
+pub mod host_history;
+pub mod log_pattern;
+mod numerical;
 mod program;
 #[cfg(test)]
 mod properties;
+pub mod reference;
 mod restart_storm;
 mod saved;
 mod shrunk;
@@ -29,6 +33,8 @@ pub use failed_step::FailedStepDetector;
 pub(crate) use fault::CHARGED;
 pub use fault::{Damage, Evidence, Fault, FaultClass, Finding, Findings, Health, OPERATOR, Suspect};
 pub use hang::HangDetector;
+pub use log_pattern::LogPatternDetector;
+pub use numerical::NumericalDetector;
 pub use program::ProgramErrorDetector;
 pub use restart_storm::RestartStormDetector;
 pub use shrunk::ShrunkDetector;

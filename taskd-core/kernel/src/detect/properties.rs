@@ -2,8 +2,11 @@
 //! detector behaves like the one that was saved.
 
 use super::fixture::{KILLED, Scene, dead, exception, exited, failed, follow_up, lost_race, rank_domain};
-use super::{FaultClass, FaultDetector, FaultDetectorExt, Finding, SilenceDetector, SlowRankDetector, defaults};
-use crate::job::{Generation, Incarnation, Termination};
+use super::{
+    FaultClass, FaultDetector, FaultDetectorExt, Finding, LogPatternDetector, NumericalDetector, SilenceDetector,
+    SlowRankDetector, defaults,
+};
+use crate::job::{Generation, Incarnation, Name, Termination};
 use crate::trace::{Call, GroupPosition, Observation, Probe, ProbeResult, Signal, StepTimes};
 use proptest::prelude::*;
 use std::time::Duration;
@@ -14,6 +17,8 @@ const RANKS: u32 = 3;
 fn built_in() -> Vec<Box<dyn FaultDetector>> {
     let mut detectors = defaults();
     detectors.push(SlowRankDetector::default().boxed());
+    detectors.push(NumericalDetector::default().boxed());
+    detectors.push(LogPatternDetector::default().boxed());
     detectors
 }
 
@@ -37,7 +42,8 @@ fn signal() -> impl Strategy<Value = Signal> {
         Just(KILLED),
         Just(Termination::Unknown)
     ];
-    let reports = prop_oneof![Just(exception("bad")), Just(follow_up()), Just(lost_race())];
+    let reports =
+        prop_oneof![Just(exception("bad")), Just(exception("NPU out of memory")), Just(follow_up()), Just(lost_race())];
     prop_oneof![
         8 => Just(Signal::Heartbeat),
         4 => (0..20_u64).prop_map(|step| Signal::Progress { step }),
@@ -46,6 +52,7 @@ fn signal() -> impl Strategy<Value = Signal> {
         2 => reports.prop_map(failed),
         2 => (0..3_u64).prop_map(pending),
         4 => step().prop_map(|times| Signal::Step(Box::new(times))),
+        4 => metric(),
     ]
 }
 
@@ -66,6 +73,13 @@ fn groups() -> impl Strategy<Value = ProbeResult> {
     proptest::collection::vec(call, 0..4).prop_map(|recent| {
         ProbeResult::Groups(vec![GroupPosition { group: "default".into(), members: (0..RANKS).collect(), recent }])
     })
+}
+
+/// Generates a figure of the training.
+fn metric() -> impl Strategy<Value = Signal> {
+    let name = prop_oneof![Just("loss"), Just("grad_norm"), Just("other")];
+    let value = prop_oneof![4 => Just(1.0), 2 => any::<f64>(), 1 => Just(f64::NAN)];
+    (name, value).prop_map(|(name, value)| Signal::Metric { name: Name::new(name), value })
 }
 
 fn step() -> impl Strategy<Value = StepTimes> {

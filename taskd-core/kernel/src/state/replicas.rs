@@ -26,7 +26,10 @@ use std::collections::{BTreeMap, BTreeSet};
 const ROUNDS_MAX: usize = 4;
 
 /// Identifies a round: loop number of the program, and step.
-type At = (u64, u64);
+pub(crate) type At = (u64, u64);
+
+/// The ranks of one process group that have reported in a round, by their checksum.
+pub(crate) type ByDigest<'a> = BTreeMap<&'a str, Vec<Rank>>;
 
 /// Result of comparing the checksums that ranks have reported: which ranks have proved that they hold the same state.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -175,6 +178,25 @@ impl Replicas {
     pub fn complete_round(&self, mut ranks: impl Iterator<Item = Rank>) -> Option<u64> {
         let ((_, step), round) = self.rounds.last()?;
         ranks.all(|rank| round.digests.contains_key(&rank)).then_some(*step)
+    }
+
+    /// Returns the rounds in which all of `ranks` have reported a checksum, oldest first: the loop and step of the round,
+    /// and for each process group that the framework keeps equal, the ranks by their checksum. Ranks of no single group
+    /// are left out, because nothing requires that they are equal.
+    pub(crate) fn compared<'a>(
+        &'a self,
+        ranks: &'a BTreeMap<Rank, Member>,
+    ) -> impl Iterator<Item = (At, BTreeMap<&'a str, ByDigest<'a>>)> {
+        let whole = |(_, round): &&(At, Round)| ranks.keys().all(|rank| round.digests.contains_key(rank));
+        self.rounds.iter().filter(whole).map(|(at, round)| {
+            let mut groups: BTreeMap<&str, ByDigest<'_>> = BTreeMap::new();
+            for (rank, digest) in round.digests.iter().filter(|(rank, _)| ranks.contains_key(rank)) {
+                if let Some(group) = self.groups.get(rank) {
+                    groups.entry(group).or_default().entry(digest).or_default().push(*rank);
+                }
+            }
+            (*at, groups)
+        })
     }
 
     /// Splits a set of ranks into sets of proven replicas. A rank without a proof forms a set of its own.

@@ -10,7 +10,7 @@ mod sweep;
 mod tests;
 
 pub use groups::split_name as split_group_name;
-pub use observer::{Observer, TimedFact};
+pub use observer::{METRICS_MAX, Observer, TRAINING_METRICS, TimedFact};
 
 use super::recorder::{Event, Kind};
 use super::{GroupPosition, NameTable, RecordBatch, StepTimes, TimedRecord};

@@ -3,10 +3,19 @@
 //! The observer has no clock and does not wait: sources pass it the records that they have read, and the time.
 
 use super::Reducer;
-use crate::job::{Domain, Incarnation, Rank, Role};
+use crate::job::{Domain, Incarnation, Name, Rank, Role};
+use crate::trace::recorder::{Event, Kind};
 use crate::trace::{Fact, GroupPosition, Origin, RecordBatch, Signal};
 use std::collections::BTreeMap;
 use std::time::Duration;
+
+/// Names of the figures of a training program (`taskd.counter(name, value)` in Python) that are reported to detectors as
+/// [`Signal::Metric`]. Other figures stay in the records.
+pub const TRAINING_METRICS: [Name; 2] = [Name::new("loss"), Name::new("grad_norm")];
+
+/// Maximum number of figures of a process between two calls of [`Observer::settle`]. Further ones are reported as
+/// [lost](Signal::Lost).
+pub const METRICS_MAX: usize = 4096;
 
 /// A fact derived from trace records, with its time.
 #[derive(Clone, Debug, PartialEq)]
@@ -26,7 +35,8 @@ impl TimedFact {
 }
 
 /// Converts the trace records of all ranks, with one [`Reducer`] per rank, to the facts [`Signal::Step`],
-/// [`Signal::CollectivePending`] and [`Signal::Lost`].
+/// [`Signal::CollectivePending`] and [`Signal::Lost`]. The figures of a training program that are named in
+/// [`TRAINING_METRICS`] become facts [`Signal::Metric`].
 ///
 /// Only the latest incarnation of a rank counts. Later records of an earlier incarnation are reported as lost.
 #[derive(Debug)]
@@ -39,6 +49,8 @@ pub struct Observer {
 struct Followed {
     incarnation: Incarnation,
     reducer: Reducer,
+    /// Figures since the last call of `settle`, each with its time.
+    metrics: Vec<(u64, Signal)>,
 }
 
 impl Observer {
@@ -62,29 +74,31 @@ impl Observer {
             })
             .or_insert_with(|| Followed::new(incarnation));
         let is_over = followed.incarnation > incarnation;
-        let count = batch.lost + if is_over { batch.records.len() as u64 } else { 0 };
+        let mut count = batch.lost + if is_over { batch.records.len() as u64 } else { 0 };
         if !is_over {
             followed.reducer.take(batch);
+            count += followed.take_metrics(batch);
         }
         let unix_nanos = batch.records.iter().map(|record| record.unix_nanos).max().unwrap_or(0);
         (count > 0).then(|| timed(unix_nanos, rank, incarnation, Signal::Lost { count }))
     }
 
     /// Declares that all records of the process `of` up to a time, in nanoseconds since 1970, were passed in, and
-    /// returns the steps that the process has completed. See [`Reducer::settle`].
+    /// returns the steps that the process has completed (see [`Reducer::settle`]) and its figures.
     pub fn settle(&mut self, of: Origin, until_unix_nanos: u64) -> Vec<TimedFact> {
         let Origin { rank, incarnation, .. } = of;
         let followed = self.ranks.get_mut(&rank).filter(|followed| followed.incarnation == incarnation);
-        let steps = followed.map(|followed| followed.reducer.settle(until_unix_nanos)).unwrap_or_default();
-        let fact =
-            |step: super::EndedStep| timed(step.unix_nanos, rank, incarnation, Signal::Step(Box::new(step.times)));
-        steps.into_iter().map(fact).collect()
+        let Some(followed) = followed else { return Vec::new() };
+        let metrics = std::mem::take(&mut followed.metrics).into_iter();
+        let steps = followed.reducer.settle(until_unix_nanos).into_iter();
+        let steps = steps.map(|step| (step.unix_nanos, Signal::Step(Box::new(step.times))));
+        metrics.chain(steps).map(|(at, signal)| timed(at, rank, incarnation, signal)).collect()
     }
 
     /// Returns the rank's collectives that have been pending for longer than the observer's bound; each collective is
     /// returned once. The time of each fact is the moment at which the collective exceeded the bound.
     pub fn pending(&mut self, rank: Rank, now_unix_nanos: u64) -> Vec<TimedFact> {
-        let Some(Followed { incarnation, reducer }) = self.ranks.get_mut(&rank) else { return Vec::new() };
+        let Some(Followed { incarnation, reducer, .. }) = self.ranks.get_mut(&rank) else { return Vec::new() };
         let after = u64::try_from(self.pending_after.as_nanos()).unwrap_or(u64::MAX);
         let pending = reducer.pending(now_unix_nanos, self.pending_after);
         let fact = |call: super::PendingCall| {
@@ -110,7 +124,23 @@ impl Observer {
 
 impl Followed {
     fn new(incarnation: Incarnation) -> Followed {
-        Followed { incarnation, reducer: Reducer::default() }
+        Followed { incarnation, reducer: Reducer::default(), metrics: Vec::new() }
+    }
+
+    /// Takes the figures for detectors; returns the number of those for which there is no room.
+    fn take_metrics(&mut self, batch: &RecordBatch) -> u64 {
+        let mut lost = 0;
+        for record in batch.records.iter().filter(|record| matches!(record.kind, Kind::User(_))) {
+            let Event::Counter { value } = record.event else { continue };
+            let told = batch.names.get(record.name);
+            let Some(name) = TRAINING_METRICS.into_iter().find(|name| *name == *told) else { continue };
+            if self.metrics.len() < METRICS_MAX {
+                self.metrics.push((record.unix_nanos, Signal::Metric { name, value }));
+            } else {
+                lost += 1;
+            }
+        }
+        lost
     }
 }
 

@@ -3,9 +3,9 @@
 mod model;
 
 use super::*;
-use crate::job::{Incarnation, Rank};
+use crate::job::{Domain, Incarnation, Name, Rank, Role};
 use crate::trace::recorder::{Communication, DataType, Detail, NameId, Op};
-use crate::trace::{Origin, RECENT_CALLS};
+use crate::trace::{Fact, Origin, RECENT_CALLS, Signal};
 use proptest::prelude::*;
 
 const KINDS: [Kind; 5] = [Kind::Step, Kind::Communication, Kind::DataLoader, Kind::SaveCheckpoint, Kind::Forward];
@@ -279,4 +279,34 @@ fn records_of_a_device_change_no_figure() {
         (reducer.settle(u64::MAX), reducer.counts())
     };
     assert_eq!(reduced(disturbed), reduced(clean));
+}
+
+#[test]
+fn figures_of_the_training_become_metrics_of_their_rank() {
+    let names = ["loss", "grad_norm", "of the program"];
+    let figure = |at: u64, name: u32, value: f64| TimedRecord {
+        unix_nanos: at,
+        thread: 1,
+        kind: Kind::User(0),
+        event: Event::Counter { value },
+        name: NameId(name),
+        detail: Detail::None,
+    };
+    let records = vec![figure(10, 1, 0.5), figure(11, 2, 1.5), figure(12, 3, 7.0), figure(20, 1, f64::INFINITY)];
+    let batch = RecordBatch { names: Arc::new(names.into_iter().collect()), ..batch(0, records) };
+    let mut observer = Observer::new(Duration::from_secs(1));
+    assert_eq!(observer.take(&batch), None);
+    let told: Vec<_> =
+        observer.settle(batch.origin, 30).into_iter().map(|timed| (timed.unix_nanos, timed.fact)).collect();
+    let fact = |name: Name, value| {
+        let about = Domain::Process(Role::Rank(Rank(0)));
+        Fact::new(about, Signal::Metric { name, value }).with_incarnation(Incarnation(1))
+    };
+    let [loss, grad_norm] = TRAINING_METRICS;
+    assert_eq!(told, [(10, fact(loss.clone(), 0.5)), (11, fact(grad_norm, 1.5)), (20, fact(loss, f64::INFINITY))]);
+    assert_eq!(observer.settle(batch.origin, 40), []);
+
+    let many = vec![figure(50, 1, 0.5); METRICS_MAX + 3];
+    let lost = observer.take(&RecordBatch { records: many, ..batch }).map(|timed| timed.fact.signal);
+    assert_eq!(lost, Some(Signal::Lost { count: 3 }));
 }

@@ -2,8 +2,8 @@
 //!
 //! Format: `Lib/pickletools.py` of `CPython`. An opcode that could create an object or call a function is an error.
 
-use super::{DumpError, VALUES_MAX};
 use super::value::{Id, Value, Values};
+use super::{DumpError, VALUES_MAX};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -18,7 +18,14 @@ const PROTOCOL_MAX: u8 = 5;
 
 /// Reads a pickle. Returns its values, and the number of the outermost one.
 pub(super) fn read(bytes: &[u8]) -> Result<(Values, Id), DumpError> {
-    let mut machine = Machine { bytes, at: 0, values: Values::default(), stack: Vec::new(), marks: Vec::new(), memo: BTreeMap::new() };
+    let mut machine = Machine {
+        bytes,
+        at: 0,
+        values: Values::default(),
+        stack: Vec::new(),
+        marks: Vec::new(),
+        memo: BTreeMap::new(),
+    };
     loop {
         let at = machine.at;
         if let Some(top) = machine.step().map_err(|fault| fault.at(at))? {

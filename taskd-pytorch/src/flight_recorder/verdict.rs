@@ -57,8 +57,7 @@ pub fn evaluate(dumps: &[Dump], ranks: Option<u32>) -> FlightVerdict {
     let mut verdict = judge(&translation.reports, Duration::ZERO);
     let mut notes = notes(dumps, &translation);
     let is_unknown = |culprit: &Culprit| {
-        culprit.cause == HangCause::Missing
-            && translation.evicted.contains(&(culprit.rank.0, culprit.group.clone()))
+        culprit.cause == HangCause::Missing && translation.evicted.contains(&(culprit.rank.0, culprit.group.clone()))
     };
     let unknown: Vec<Rank> = verdict.culprits.iter().filter(|culprit| is_unknown(culprit)).map(|c| c.rank).collect();
     let mut named_ranks = BTreeSet::new(); // a rank for which several groups wait is named once
@@ -150,7 +149,8 @@ fn waiting(reports: &[RankReport], dumps: &BTreeMap<u32, &Dump>) -> Vec<String> 
         let has_started = |rank: &Rank| entry(rank).is_some_and(|entry| *entry.state == *"started");
         let queued: Vec<Rank> = ranks.iter().copied().filter(|rank| !has_started(rank)).collect();
         if queued.len() < ranks.len() && !queued.is_empty() {
-            let _ = write!(line, "; it has not started on the device of {}: it waits behind other work", named(&queued));
+            let _ =
+                write!(line, "; it has not started on the device of {}: it waits behind other work", named(&queued));
         }
         lines.push(line);
     }
@@ -175,7 +175,9 @@ fn notes(dumps: &[Dump], translation: &Translation<'_>) -> Vec<String> {
     let mut notes = Vec::new();
     let left_out: u64 = dumps.iter().map(|dump| dump.left_out).sum();
     if left_out > 0 {
-        notes.push(format!("{left_out} records or parts of records were not read: they exceed a limit or are malformed"));
+        notes.push(format!(
+            "{left_out} records or parts of records were not read: they exceed a limit or are malformed"
+        ));
     }
     if translation.from_any > 0 {
         notes.push(format!(
@@ -192,7 +194,9 @@ fn named(ranks: &[Rank]) -> String {
     match shown.split_last() {
         None => "no rank".to_owned(),
         Some((only, [])) => format!("rank {only}"),
-        Some(_) if ranks.len() > NAMED_MAX => format!("ranks {} and {} more", shown.join(", "), ranks.len() - NAMED_MAX),
+        Some(_) if ranks.len() > NAMED_MAX => {
+            format!("ranks {} and {} more", shown.join(", "), ranks.len() - NAMED_MAX)
+        }
         Some((last, others)) => format!("ranks {} and {last}", others.join(", ")),
     }
 }

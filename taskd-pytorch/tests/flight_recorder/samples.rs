@@ -42,7 +42,11 @@ fn a_skipped_all_reduce_is_found_with_the_line_of_the_program() {
     );
     let own = &verdict.evidence[0];
     assert!(own.starts_with("rank 2 is in gloo:broadcast, number 7, called from last_step (record.py:"), "{own}");
-    assert!(verdict.evidence[1].starts_with("ranks 0, 1 and 3 in allreduce of 64 Float, number 7"), "{:?}", verdict.evidence);
+    assert!(
+        verdict.evidence[1].starts_with("ranks 0, 1 and 3 in allreduce of 64 Float, number 7"),
+        "{:?}",
+        verdict.evidence
+    );
 }
 
 #[test]

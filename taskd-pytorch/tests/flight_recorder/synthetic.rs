@@ -55,7 +55,10 @@ fn all_gather_inputs_of_uneven_sizes_are_no_mismatch_but_outputs_are() {
     let gather = |rank: u32, odd: i64| {
         let output_sizes = vec![vec![10]; 3].into_iter().chain([vec![10 + odd]]).collect();
         let input_sizes = vec![vec![10 + i64::from(rank)]];
-        dump(rank, vec![Entry { name: "nccl:all_gather".into(), input_sizes, output_sizes, ..pending(1, 1, "started") }])
+        dump(
+            rank,
+            vec![Entry { name: "nccl:all_gather".into(), input_sizes, output_sizes, ..pending(1, 1, "started") }],
+        )
     };
     let verdict = evaluate(&(0..RANKS).map(|rank| gather(rank, 0)).collect::<Vec<_>>(), None);
     assert!(causes(&verdict).is_empty() && verdict.verdict.is_stuck, "{verdict}");
@@ -109,7 +112,10 @@ fn a_receive_without_a_send_blames_the_sender() {
     ];
     let verdict = evaluate(&dumps, None);
     assert_eq!(causes(&verdict), [(1, HangCause::Missing)], "{verdict}");
-    assert!(verdict.summary.contains("send and receive of 64 Float, number 1 of group 0 (default_pg) from 1 to 0"), "{verdict}");
+    assert!(
+        verdict.summary.contains("send and receive of 64 Float, number 1 of group 0 (default_pg) from 1 to 0"),
+        "{verdict}"
+    );
     // With evicted records the calls in progress alone are compared.
     for dump in &mut dumps[..2] {
         dump.entries.iter_mut().for_each(|entry| entry.record_id += 500);

@@ -2,7 +2,8 @@ use super::*;
 
 #[test]
 fn the_rank_is_the_number_at_the_end_of_the_name() {
-    let cases = [("comm_lib_trace_rank_12", Some(12)), ("nccl2_dump_3.json", Some(3)), ("7", Some(7)), ("x.pickle", None)];
+    let cases =
+        [("comm_lib_trace_rank_12", Some(12)), ("nccl2_dump_3.json", Some(3)), ("7", Some(7)), ("x.pickle", None)];
     for (name, rank) in cases {
         assert_eq!(rank_of(name), rank, "{name}");
     }
@@ -13,7 +14,8 @@ fn the_rank_is_the_number_at_the_end_of_the_name() {
 fn files_that_are_no_dump_are_reported_with_the_reason() {
     let directory = tempfile::tempdir().unwrap();
     let dump = r#"{"version": "2.10", "entries": []}"#;
-    let files = [("a_0", dump), ("b_0", dump), ("dump_1", "{\"version\": \"3.0\"}"), ("dump_2", "{"), ("notes.txt", "")];
+    let files =
+        [("a_0", dump), ("b_0", dump), ("dump_1", "{\"version\": \"3.0\"}"), ("dump_2", "{"), ("notes.txt", "")];
     for (name, content) in files {
         std::fs::write(directory.path().join(name), content).unwrap();
     }

@@ -23,7 +23,10 @@ fn plain_values_of_all_protocols_are_read() {
 fn a_pickle_that_calls_a_function_is_refused_with_its_place() {
     let call = b"\x80\x02cposix\nsystem\nX\x02\x00\x00\x00id\x85R.";
     assert_eq!(error(call), "byte 2 of the dump is not readable: opcode c creates more than a plain value");
-    assert_eq!(error(b"\x80\x04\x8c\x02os\x8c\x06system\x93."), "byte 14 of the dump is not readable: opcode \\x93 creates more than a plain value");
+    assert_eq!(
+        error(b"\x80\x04\x8c\x02os\x8c\x06system\x93."),
+        "byte 14 of the dump is not readable: opcode \\x93 creates more than a plain value"
+    );
     assert!(error(b"\x80\x02C\x01x.").contains("opcode C"), "bytes are no plain value either");
 }
 

@@ -80,14 +80,15 @@ impl Names {
             members.entry(name.as_str().into()).or_insert_with(|| config.ranks.clone());
         }
         let highest = dumps.iter().map(|dump| dump.rank).chain(members.values().flatten().copied()).max();
-        let world = ranks.unwrap_or_default().max(highest.map_or(0, |highest| highest.saturating_add(1)));
+        let world =
+            ranks.unwrap_or_default().max(highest.map_or(0, |highest| highest.saturating_add(1))).min(WORLD_MAX);
         let mut seen: BTreeMap<Arc<str>, BTreeSet<u32>> = BTreeMap::new();
         for dump in dumps {
             for entry in dump.entries.iter().filter(|entry| !members.contains_key(&entry.group)) {
                 let seen = seen.entry(Arc::clone(&entry.group)).or_default();
                 seen.insert(dump.rank);
                 if *entry.description == *DEFAULT_GROUP && seen.len() < world as usize {
-                    seen.extend(0..world.min(WORLD_MAX));
+                    seen.extend(0..world);
                 }
             }
         }
@@ -96,7 +97,7 @@ impl Names {
         for entry in dumps.iter().flat_map(|dump| &dump.entries) {
             labels.entry(Arc::clone(&entry.group)).or_insert_with(|| label(&entry.group, &entry.description));
         }
-        Names { world: world.min(WORLD_MAX), members, labels }
+        Names { world, members, labels }
     }
 
     fn label(&self, group: &str) -> String {
@@ -122,7 +123,7 @@ impl Names {
 }
 
 /// Maximum number of ranks of a job: the rank of a file named by mistake must not create millions of reports.
-const WORLD_MAX: u32 = 1 << 20;
+const WORLD_MAX: u32 = 131_072;
 
 /// Returns the positions of a rank in its groups, from its collectives.
 fn collectives(dump: &Dump, names: &Names) -> Vec<GroupPosition> {

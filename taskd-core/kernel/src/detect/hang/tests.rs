@@ -278,10 +278,11 @@ fn until_stacks_are_requested(scene: &mut Scene, hang: &mut HangDetector) -> Pro
         for finding in scene.expire(hang) {
             let Finding::Probe(ask) = finding else { panic!("{finding:?}") };
             for rank in 0..MEMBERS {
-                for finding in scene.answer(hang, &ask, rank, without_rank_1(7)(rank, &ask.what)) {
-                    let Finding::Probe(ask) = finding else { panic!("{finding:?}") };
-                    return ask;
+                let found = scene.answer(hang, &ask, rank, without_rank_1(7)(rank, &ask.what));
+                if let [Finding::Probe(ask)] = &found[..] {
+                    return ask.clone();
                 }
+                assert!(found.is_empty(), "{found:?}");
             }
         }
     }

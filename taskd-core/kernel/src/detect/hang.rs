@@ -2,26 +2,32 @@
 //!
 //! The detector never blames ranks that wait, nor a rank that still moves; a job that is only slow does not hang.
 
+mod activity;
 mod autopsy;
+mod blame;
 mod look;
+mod stacks;
 mod verdict;
 
 pub use verdict::{Culprit, Dispute, HangCause, HangVerdict, ProcessState, RankReport, disagreement, judge};
 
 use super::exit::unexpected;
-use super::{Damage, Evidence, Fault, FaultClass, FaultDetector, Findings, Health, Suspect, saved};
-use crate::job::{Domain, Generation, Incarnation, JobTime, Name, Rank, Role};
+use super::{Damage, Evidence, Fault, FaultClass, FaultDetector, Findings, Suspect, saved};
+use crate::job::{Domain, Generation, JobTime, Name, Rank, Role};
 use crate::state::View;
-use crate::trace::{COLLECTIVES, DecodeError, Observation, PROCESS_STATE, Probe, Signal};
+use crate::trace::{COLLECTIVES, DecodeError, Observation, PROCESS_STATE, Probe, STACKS, Signal};
+use activity::Activity;
 use autopsy::Autopsy;
+use blame::fault;
 use bytes::Bytes;
 use look::Look;
 use serde::{Deserialize, Serialize};
+use stacks::Held;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 const NAME: Name = Name::new("hang");
-const SNAPSHOT_VERSION: u8 = 1;
+const SNAPSHOT_VERSION: u8 = 2;
 
 /// Timeout of the probes of one look.
 const ANSWERS_WITHIN: Duration = Duration::from_millis(400);
@@ -48,7 +54,15 @@ const PAUSE_MAX: Duration = Duration::from_secs(10);
 /// | it has not called the collective, and does not wait in another one | `hang_missing` | `stall` | 700 |
 ///
 /// A rank that is only missing may be busy, for example saving a checkpoint: it is blamed after the others have
-/// waited for five minutes ([`missing_after`](Self::missing_after)). If ranks have called different collectives and
+/// waited for five minutes ([`missing_after`](Self::missing_after)). A rank that has been blocked in a disk, a file
+/// server or a driver (Linux state `D`) in all looks of two fifths of that time, and has computed nothing, is blamed
+/// then. A rank that sleeps, for example on a lock, may wait for its own worker processes: it is not blamed earlier.
+/// The evidence names its activity: `hang_busy`, `hang_blocked` or `hang_sleeps` (stuck alone).
+///
+/// The evidence of a blame contains the stacks of up to four suspects ([`STACKS`], `hang_stack`). They are requested
+/// after the verdict, and delay the blame by at most 500 ms.
+///
+/// If ranks have called different collectives and
 /// no side is in the majority, the job is blamed ([`FaultClass::Stall`]), with the difference as evidence, and no
 /// rank. If all ranks have called the same collective, none is blamed: the collective may be slow.
 ///
@@ -76,6 +90,10 @@ struct State {
     /// Investigation of the first death of a rank in this generation; `None` before it.
     autopsy: Option<Autopsy>,
     blamed: BTreeMap<Domain, FaultClass>,
+    /// Blames that wait for the stacks of their suspects; they are in `blamed` already.
+    held: Option<Held>,
+    /// What the ranks that are missing in the present inquiry do, by rank.
+    activities: BTreeMap<u32, Activity>,
 }
 
 /// The looks at a collective that has been in progress for a long time.
@@ -130,6 +148,7 @@ impl HangDetector {
         let ranks: BTreeSet<u32> = view.world.members().keys().map(|rank| rank.0).collect();
         let Some(inquiry) = self.state.inquiry.as_mut().filter(|_| !is_changing && ranks.len() > 1) else {
             self.state.inquiry = None; // a recovery restores the ranks
+            self.state.activities.clear();
             return;
         };
         self.state.tag = self.state.tag.wrapping_add(1);
@@ -190,45 +209,13 @@ impl HangDetector {
         let verdict = look.verdict(view);
         let is_over = !verdict.is_stuck;
         let twice = inquiry.last.as_ref().map(|last| last.agreed(view, &look, &verdict)).unwrap_or_default();
+        self.watch(&look, &verdict);
         self.blame(twice, look.began(), view, out);
         if !is_over {
             inquiry.due = view.now + inquiry.pause;
             inquiry.pause = (inquiry.pause * 2).min(PAUSE_MAX);
             inquiry.last = Some(look);
             self.state.inquiry = Some(inquiry);
-        }
-    }
-
-    /// Blames the causes found, and withdraws blames whose cause was not found again.
-    fn blame(&mut self, verdict: HangVerdict, at: JobTime, view: &View, out: &mut Findings) {
-        let mut faults = Vec::new();
-        for culprit in &verdict.culprits {
-            if culprit.cause != HangCause::Missing || culprit.since >= self.missing_after {
-                faults.push(fault(culprit, at, view));
-            }
-        }
-        if let Some(dispute) = verdict.dispute.filter(|_| faults.is_empty()) {
-            let suspect = suspect(Domain::Job, FaultClass::Stall, Damage::default(), Suspect::BLAME_PERMILLE_MIN);
-            let text = dispute.to_string();
-            let fault = Fault::new(NAME, at.before(dispute.since), suspect);
-            faults.push(fault.with_evidence(Evidence::text("hang_dispute", text)));
-        }
-        let found: BTreeMap<Domain, FaultClass> = faults
-            .iter()
-            .map(|fault| (fault.primary_suspect().domain.clone(), fault.primary_suspect().class.clone()))
-            .collect();
-        for (domain, class) in std::mem::take(&mut self.state.blamed) {
-            if found.get(&domain) == Some(&class) {
-                self.state.blamed.insert(domain, class);
-            } else {
-                out.clear(domain, class);
-            }
-        }
-        for fault in faults {
-            let Suspect { domain, class, .. } = fault.primary_suspect().clone();
-            if self.state.blamed.insert(domain, class).is_none() {
-                out.blame(fault);
-            }
         }
     }
 }
@@ -251,6 +238,12 @@ impl FaultDetector for HangDetector {
         match (&o.signal, &o.about) {
             (Signal::CollectivePending { .. }, Domain::Process(Role::Rank(_))) => self.pending(view),
             (Signal::ProbeReply(evidence), Domain::Process(Role::Rank(rank))) => {
+                if evidence.by == NAME && evidence.what == STACKS {
+                    if self.state.held.as_mut().is_some_and(|held| held.answered(*rank, evidence)) {
+                        self.release(view, out);
+                    }
+                    return;
+                }
                 if evidence.by != NAME || evidence.tag != self.state.tag {
                     return;
                 }
@@ -269,6 +262,7 @@ impl FaultDetector for HangDetector {
                 }
             }
             (Signal::SupervisorSlept { .. }, _) => {
+                self.state.activities.clear(); // the time without looks counts for nothing
                 if let Some(inquiry) = &mut self.state.inquiry {
                     *inquiry = Inquiry { open: None, last: None, due: view.now + PAUSE_MIN, pause: PAUSE_MIN };
                 }
@@ -280,12 +274,16 @@ impl FaultDetector for HangDetector {
     fn deadline(&self) -> Option<JobTime> {
         let inquiry = self.state.inquiry.as_ref().map(|inquiry| inquiry.due);
         let autopsy = self.state.autopsy.as_ref().and_then(Autopsy::due);
-        inquiry.into_iter().chain(autopsy).min()
+        let held = self.state.held.as_ref().map(|held| held.due);
+        inquiry.into_iter().chain(autopsy).chain(held).min()
     }
 
     fn expire(&mut self, view: &View, out: &mut Findings) {
         if self.state.autopsy.as_ref().and_then(Autopsy::due).is_some_and(|due| due <= view.now) {
             self.conclude(view, out);
+        }
+        if self.state.held.as_ref().is_some_and(|held| held.due <= view.now) {
+            self.release(view, out);
         }
         let Some(inquiry) = self.state.inquiry.as_ref().filter(|inquiry| inquiry.due <= view.now) else { return };
         match inquiry.open {
@@ -306,35 +304,6 @@ impl FaultDetector for HangDetector {
 
 fn process(rank: u32) -> Domain {
     Domain::Process(Role::Rank(Rank(rank)))
-}
-
-fn suspect(domain: Domain, class: FaultClass, damage: Damage, confidence_permille: u16) -> Suspect {
-    Suspect { domain, class, damage, confidence_permille }
-}
-
-/// Creates the fault for a culprit.
-fn fault(culprit: &Culprit, at: JobTime, view: &View) -> Fault {
-    let there = Damage { process: Health::Healthy, ..Damage::default() };
-    let (clue, class, damage, confidence) = match culprit.cause {
-        HangCause::Frozen { is_certain } => {
-            let damage = Damage { process: Health::Faulty, ..Damage::default() };
-            ("hang_frozen", FaultClass::Silence, damage, if is_certain { 1000 } else { 850 })
-        }
-        HangCause::Ended => ("hang_ended", FaultClass::Exit, Damage::PROCESS_GONE, 900),
-        HangCause::Skipped => ("hang_skipped", FaultClass::Program, there, 900),
-        HangCause::Mismatch => ("hang_mismatch", FaultClass::Program, there, 900),
-        HangCause::Missing => ("hang_missing", FaultClass::Stall, Damage::default(), 700),
-    };
-    let domain = process(culprit.rank.0);
-    let of: Option<Incarnation> = view.proc_of(&domain).map(|proc| proc.incarnation);
-    let waiting_ms = culprit.since.as_secs_f64() * 1e3;
-    let text = format!("waiting in it for {:.1} s: {}", culprit.since.as_secs_f64(), verdict::ranks(&culprit.waiting));
-    let waiting =
-        Evidence { peers: culprit.waiting.clone(), ..Evidence::figure("hang_waiting_ms", waiting_ms, None, text) };
-    Fault::new(NAME, at.before(culprit.since), suspect(domain, class, damage, confidence))
-        .with_incarnation(of)
-        .with_evidence(Evidence::text(Name::new(clue), culprit.to_string()))
-        .with_evidence(waiting)
 }
 
 #[cfg(test)]

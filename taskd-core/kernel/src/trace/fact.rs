@@ -189,11 +189,17 @@ pub const COLLECTIVES: Name = Name::new("collectives");
 ///   (state `R`), and number of those that wait for a disk or a driver (state `D`);
 /// - `ran_age_ms`, if known: milliseconds since a thread of the process was last seen in state `R` or `D`, or seen
 ///   to have run; `-` if none has run since the source began to observe the process, `?` if it cannot observe that;
+/// - `cpu_ms`, if known: processor time that the process has used, in milliseconds;
 /// - `host_load_percent` and `host_cpu_pressure_percent`, if known: runnable tasks on the process's host in percent
 ///   of its processors, and the share of the last ten seconds in which a task waited for a processor.
 ///
 /// Further words are for human readers.
 pub const PROCESS_STATE: Name = Name::new("process-state");
+
+/// Name of the probe for the stacks of a process: the functions in which its threads are. The reply is a
+/// [`ProbeResult::Text`] for human readers, one thread after another, innermost function first. Its source must not
+/// disturb the process.
+pub const STACKS: Name = Name::new("stacks");
 
 /// A question of a detector about one or more domains. Replies arrive as [`Signal::ProbeReply`].
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

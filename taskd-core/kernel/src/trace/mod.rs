@@ -8,6 +8,7 @@ pub mod switches;
 mod training;
 
 pub use fact::{
-    COLLECTIVES, DecodeError, Ext, Extension, Fact, Observation, PROCESS_STATE, Probe, ProbeReply, ProbeResult, Signal,
+    COLLECTIVES, DecodeError, Ext, Extension, Fact, Observation, PROCESS_STATE, Probe, ProbeReply, ProbeResult, STACKS,
+    Signal,
 };
 pub use training::{Call, GroupPosition, RECENT_CALLS, StepTimes};

@@ -126,12 +126,17 @@ impl PageReader {
     }
 }
 
+/// Returns process id and start time of the rank: those of a descendant of the started process that took the lifeline,
+/// if the started process is a wrapper around it.
+pub(super) fn rank_of(pid: i32, start_time: u64, reader: Option<&PageReader>) -> (i32, u64) {
+    let claimant = reader.and_then(|reader| reader.page.claimant()).filter(|claimant| is_running(*claimant));
+    claimant.and_then(|(pid, start_time)| Some((i32::try_from(pid).ok()?, start_time))).unwrap_or((pid, start_time))
+}
+
 /// Answers [`PROCESS_STATE`](crate::trace::PROCESS_STATE); `None` if the process is gone. For a wrapper, the descendant
 /// that is the rank counts.
 pub(super) async fn process_state(pid: i32, start_time: u64, reader: Option<&mut PageReader>) -> Option<String> {
-    let claimant = reader.as_ref().and_then(|reader| reader.page.claimant()).filter(|claimant| is_running(*claimant));
-    let claimant = claimant.and_then(|(pid, start_time)| Some((i32::try_from(pid).ok()?, start_time)));
-    let (pid, start_time) = claimant.unwrap_or((pid, start_time));
+    let (pid, start_time) = rank_of(pid, start_time, reader.as_deref());
     let stat = Stat::read(Pid::from_raw(pid)?).filter(|stat| stat.start_time == start_time)?;
     let wchan = std::fs::read_to_string(format!("/proc/{pid}/wchan")).unwrap_or_default();
     let wchan = if wchan.is_empty() { "0" } else { wchan.trim() };

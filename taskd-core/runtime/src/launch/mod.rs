@@ -18,6 +18,7 @@ mod multi_host;
 mod oom;
 mod ooms;
 pub mod python;
+mod stacks;
 
 pub use crate::state::{
     CHECKPOINT_DIR_VARIABLE, Change, CheckpointManifest, CheckpointShard, ControlLink, DISABLED_DIRECTIVES_VARIABLE,

@@ -28,5 +28,5 @@ pub use source::{Named, SourceError, SourceInfo, TraceBatch, TraceSource, TraceS
 pub use stored::{Pace, StoredSource};
 pub use taskd_kernel::trace::{
     COLLECTIVES, Call, DecodeError, Ext, Extension, Fact, GroupPosition, Observation, PROCESS_STATE, Probe, ProbeReply,
-    ProbeResult, RECENT_CALLS, Signal, StepTimes,
+    ProbeResult, RECENT_CALLS, STACKS, Signal, StepTimes,
 };

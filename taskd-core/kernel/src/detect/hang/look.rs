@@ -2,6 +2,7 @@
 //!
 //! This module sends no probes.
 
+use super::activity::Sighting;
 use super::verdict::{Culprit, HangVerdict, ProcessState, RankReport, judge};
 use crate::detect::silence::Found;
 use crate::job::{JobTime, Rank, Role, Termination};
@@ -21,7 +22,7 @@ const BEAT_AGE_MAX: Duration = Duration::from_secs(5);
 type Place<'a> = (&'a str, &'a [u32], Option<(u64, bool)>);
 
 /// The replies of one look.
-#[derive(Debug, Serialize, Deserialize)]
+#[derive(Debug, Default, Serialize, Deserialize)]
 pub(super) struct Look {
     began: JobTime,
     /// Replies that have not arrived: the rank, and true for the probe of its process state, false for that of its
@@ -29,18 +30,19 @@ pub(super) struct Look {
     missing: BTreeSet<(u32, bool)>,
     groups: BTreeMap<u32, Vec<GroupPosition>>,
     states: BTreeMap<u32, ProcessState>,
+    sightings: BTreeMap<u32, Sighting>,
 }
 
 impl Look {
     pub(super) fn new(ranks: BTreeSet<u32>, now: JobTime) -> Look {
         let missing = ranks.into_iter().flat_map(|rank| [(rank, false), (rank, true)]).collect();
-        Look { began: now, missing, groups: BTreeMap::new(), states: BTreeMap::new() }
+        Look { began: now, missing, ..Look::default() }
     }
 
     /// Creates a look that only requests the positions in the groups.
     pub(super) fn at_groups(ranks: BTreeSet<u32>, now: JobTime) -> Look {
         let missing = ranks.into_iter().map(|rank| (rank, false)).collect();
-        Look { began: now, missing, groups: BTreeMap::new(), states: BTreeMap::new() }
+        Look { began: now, missing, ..Look::default() }
     }
 
     pub(super) const fn began(&self) -> JobTime {
@@ -58,11 +60,18 @@ impl Look {
                 self.groups.insert(rank.0, groups.clone());
             }
             exhibit if is_state => {
-                self.states.insert(rank.0, state_of(exhibit));
+                let found = Found::of(exhibit);
+                self.sightings.insert(rank.0, Sighting::of(&found));
+                self.states.insert(rank.0, state_of(&found));
             }
             _ => {}
         }
         self.missing.is_empty()
+    }
+
+    /// Returns a rank's process as this look has found it.
+    pub(super) fn sighting(&self, rank: Rank) -> Sighting {
+        self.sightings.get(&rank.0).cloned().unwrap_or_default()
     }
 
     /// Returns the verdict of this look alone.
@@ -99,8 +108,7 @@ impl Look {
     }
 }
 
-fn state_of(exhibit: &ProbeResult) -> ProcessState {
-    let found = Found::of(exhibit);
+fn state_of(found: &Found<'_>) -> ProcessState {
     match (found.state, found.beat_age) {
         (Some(state), _) if found.is_frozen() => ProcessState::Stopped(state),
         (_, Some(age)) if age >= BEAT_AGE_MAX && found.busy(BEAT_AGE_MAX).is_none() => ProcessState::Silent(age),

@@ -1,8 +1,11 @@
+use super::stacks::STACKS_MAX;
 use super::*;
 use crate::detect::Finding;
+use crate::detect::Health;
 use crate::detect::fixture::{Scene, exited, fault, rank_domain};
 use crate::job::Termination;
 use crate::trace::{Call, GroupPosition, ProbeResult};
+use std::collections::VecDeque;
 
 const MEMBERS: u32 = 3;
 
@@ -39,18 +42,26 @@ fn without_rank_1(calls: u64) -> impl Fn(u32, &Name) -> ProbeResult {
 /// Performs one look: probes are answered at once.
 fn look(scene: &mut Scene, hang: &mut HangDetector, answer: impl Fn(u32, &Name) -> ProbeResult) -> Vec<Finding> {
     scene.view.now = scene.view.now.max(hang.deadline().expect("a look is due"));
-    let mut said = Vec::new();
-    for finding in scene.expire(hang) {
+    let (mut said, mut open) = (Vec::new(), VecDeque::from(scene.expire(hang)));
+    while let Some(finding) = open.pop_front() {
         match finding {
+            Finding::Probe(ask) if ask.what == STACKS => {
+                assert!(ask.about.len() <= STACKS_MAX);
+                open.extend((0..MEMBERS).flat_map(|rank| scene.answer(hang, &ask, rank, stack(rank))));
+            }
             Finding::Probe(ask) => {
                 for rank in 0..MEMBERS {
-                    said.extend(scene.answer(hang, &ask, rank, answer(rank, &ask.what)));
+                    open.extend(scene.answer(hang, &ask, rank, answer(rank, &ask.what)));
                 }
             }
             other => said.push(other),
         }
     }
     said
+}
+
+fn stack(rank: u32) -> ProbeResult {
+    ProbeResult::Text(format!("thread MainThread (idle):\n  step_of_{rank} (train.py:12)"))
 }
 
 #[test]
@@ -79,7 +90,8 @@ fn a_stopped_rank_is_blamed_after_two_looks() {
         [
             "rank 1 is frozen: its process is stopped (state T) and has not made this call; allreduce of 1024 f32, \
              number 8 of group default waits for rank 1",
-            "waiting in it for 1.2 s: ranks 0 and 2"
+            "waiting in it for 1.2 s: ranks 0 and 2",
+            "stack of rank 1: thread MainThread (idle): step_of_1 (train.py:12)"
         ]
     );
     assert!(look(&mut scene, &mut hang, stopped).is_empty(), "it is blamed once");
@@ -257,4 +269,90 @@ fn a_death_among_ranks_with_equal_calls_adds_no_finding() {
     let (mut scene, mut hang) = (Scene::of(MEMBERS), HangDetector::default());
     let said = dies(&mut scene, &mut hang, 1, |rank| if rank == 1 { groups(7, false) } else { groups(8, true) });
     assert!(said.is_empty(), "{said:?}");
+}
+
+/// Performs looks until a blame waits for its stacks. Returns the request.
+fn until_stacks_are_requested(scene: &mut Scene, hang: &mut HangDetector) -> Probe {
+    for _ in 0..2 {
+        scene.view.now = scene.view.now.max(hang.deadline().expect("a look is due"));
+        for finding in scene.expire(hang) {
+            let Finding::Probe(ask) = finding else { panic!("{finding:?}") };
+            for rank in 0..MEMBERS {
+                let found = scene.answer(hang, &ask, rank, without_rank_1(7)(rank, &ask.what));
+                if let [Finding::Probe(ask)] = &found[..] {
+                    return ask.clone();
+                }
+                assert!(found.is_empty(), "{found:?}");
+            }
+        }
+    }
+    panic!("no stack was requested")
+}
+
+#[test]
+fn a_stack_that_does_not_arrive_delays_the_blame_by_half_a_second() {
+    let (mut scene, mut hang) = (Scene::of(MEMBERS), HangDetector::default().missing_after(Duration::ZERO));
+    scene.tell(&mut hang, 0, told());
+    let ask = until_stacks_are_requested(&mut scene, &mut hang);
+    assert_eq!((&ask.what, &ask.about[..]), (&STACKS, &[rank_domain(1)][..]), "the suspect's only");
+    let due = scene.view.now + Duration::from_millis(500);
+    assert_eq!(hang.state.held.as_ref().map(|held| held.due), Some(due));
+    let saved = hang.snapshot().expect("plain data");
+    hang = HangDetector::default().missing_after(Duration::ZERO);
+    hang.restore(&saved).expect("the same version");
+    scene.view.now = due;
+    let found = scene.expire(&mut hang);
+    let fault = found.iter().find_map(|finding| match finding {
+        Finding::Blame(fault) => Some(fault),
+        _ => None,
+    });
+    let last = fault.and_then(|fault| fault.evidence.last()).expect("it is blamed");
+    assert_eq!((last.what.as_str(), last.text.as_str()), ("hang_stack", "the stack of rank 1 did not arrive in time"));
+    assert!(scene.answer(&mut hang, &ask, 1, stack(1)).is_empty(), "too late");
+}
+
+#[test]
+fn a_culprit_that_moves_while_its_stack_is_read_is_not_blamed() {
+    let (mut scene, mut hang) = (Scene::of(MEMBERS), HangDetector::default().missing_after(Duration::ZERO));
+    scene.tell(&mut hang, 0, told());
+    let ask = until_stacks_are_requested(&mut scene, &mut hang);
+    scene.tell(&mut hang, 2, told()); // the next look follows soon
+    let moved = |_: u32, what: &Name| if *what == COLLECTIVES { groups(9, false) } else { ProbeResult::Silence };
+    assert!(look(&mut scene, &mut hang, moved).is_empty(), "nothing was blamed, and nothing is withdrawn");
+    assert!(scene.answer(&mut hang, &ask, 1, stack(1)).is_empty());
+    assert_eq!(hang.deadline(), None);
+}
+
+/// Looks until the missing rank 1 is blamed. Returns the time from the report, and the last but one piece of evidence.
+fn blamed_after(state: impl Fn(u64) -> String) -> (Duration, String) {
+    let mut hang = HangDetector::default().missing_after(Duration::from_secs(100));
+    let mut scene = Scene::of(MEMBERS);
+    let began = scene.view.now;
+    scene.tell(&mut hang, 0, told());
+    for _ in 0..40 {
+        let waited = hang.deadline().map_or(Duration::ZERO, |due| due.since(began));
+        let answer = |rank: u32, what: &Name| match without_rank_1(7)(rank, what) {
+            ProbeResult::Groups(mut groups) => {
+                groups[0].recent.iter_mut().for_each(|call| call.begun += waited);
+                ProbeResult::Groups(groups)
+            }
+            other if rank != 1 => other,
+            _ => ProbeResult::Text(state(u64::try_from(waited.as_millis()).expect("short"))),
+        };
+        if let [Finding::Blame(fault)] = &look(&mut scene, &mut hang, answer)[..] {
+            let [.., activity, _] = &fault.evidence[..] else { panic!("{fault:?}") };
+            return (scene.view.now.since(began), activity.what.to_string());
+        }
+    }
+    panic!("no rank was blamed")
+}
+
+#[test]
+fn a_blocked_rank_is_blamed_sooner_than_a_busy_or_sleeping_one() {
+    let (blocked, what) = blamed_after(|_| "state=D wchan=nfs_wait cpu_ms=50 uninterruptible=1".into());
+    assert!(what == "hang_blocked" && (40..60).contains(&blocked.as_secs()), "{what} after {blocked:?}");
+    let (busy, what) = blamed_after(|ms| format!("state=D cpu_ms={}", ms / 2));
+    assert!(what == "hang_busy" && busy.as_secs() >= 98, "{what} after {busy:?}");
+    let (asleep, what) = blamed_after(|_| "state=S wchan=futex_do_wait cpu_ms=50".into());
+    assert!(what == "hang_sleeps" && asleep.as_secs() >= 98, "{what} after {asleep:?}");
 }

@@ -12,9 +12,9 @@
 //! 3. Otherwise the odd ones. If they called what usually follows the omitted call, they have *skipped* it.
 //! 4. Otherwise absent members that already wait in another group, and have made fewer such calls than ever before on
 //!    their way there: they have skipped it.
-//! 5. Otherwise absent members that do not wait in another group: every chain of waiting ranks ends at them. If all
-//!    wait in a circle, the culprits are the members that are in the minority in each of their groups: they have left
-//!    out the call in which the others wait.
+//! 5. Otherwise absent members that do not wait in another group: every chain of waiting ranks ends at them. Otherwise
+//!    members that left no record, although others did. If all wait in a circle, the culprits are the members that are
+//!    in the minority in each of their groups: they have left out the call in which the others wait.
 //! 6. If no side is in the majority, no rank is blamed, but the difference is reported.
 
 mod group;
@@ -52,6 +52,8 @@ pub enum ProcessState {
     Silent(Duration),
     /// The process exited with code 0.
     Ended,
+    /// The process left no record, although processes of other ranks did when the job hung.
+    Unreported,
     /// The state of the process is not known.
     #[default]
     Unknown,
@@ -75,6 +77,9 @@ pub enum HangCause {
     Mismatch,
     /// The rank has not made the collective call in which the others wait, and waits in no other collective call.
     Missing,
+    /// The rank left no record of its calls, although other ranks did when the job hung. It may be dead, or unable to
+    /// write.
+    Unreported,
 }
 
 /// A rank for which other ranks wait. Its `Display` explains the cause, for the engineer that handles the incident.
@@ -181,7 +186,7 @@ pub struct HangVerdict {
 pub fn judge(reports: &[RankReport], pending_min: Duration) -> HangVerdict {
     let groups = Group::gather(reports);
     let stuck: Vec<Stuck<'_>> = groups.iter().filter_map(|group| group.stuck(reports, pending_min)).collect();
-    let ways = [frozen, ended, odd, left_out, absent, circle];
+    let ways = [frozen, ended, odd, left_out, absent, unreported, circle];
     let culprits = ways.iter().map(|way| way(reports, &stuck)).find(|found| !found.is_empty()).unwrap_or_default();
     let dispute = if culprits.is_empty() { dispute(&stuck) } else { None };
     HangVerdict { culprits, dispute, is_stuck: !stuck.is_empty() }
@@ -277,6 +282,21 @@ fn absent(_: &[RankReport], stuck: &[Stuck<'_>]) -> Vec<Culprit> {
         }
     }
     culprits
+}
+
+/// Finds members that left no record of their calls, although others did.
+fn unreported(reports: &[RankReport], stuck: &[Stuck<'_>]) -> Vec<Culprit> {
+    let silent = reports.iter().filter(|report| report.state == ProcessState::Unreported);
+    let culprit = |report: &RankReport| {
+        let rank = report.rank;
+        let place = stuck.iter().find(|s| s.unknown.contains(&rank.0))?;
+        let text = format!(
+            "{rank} left no record of its calls, although other ranks did, and {place} waits: {rank} is dead, or unable \
+             to write"
+        );
+        Some(place.culprit(rank.0, HangCause::Unreported, text))
+    };
+    silent.filter_map(culprit).collect()
 }
 
 /// Handles ranks that all wait for each other: finds the members that are in the minority in every stuck group with

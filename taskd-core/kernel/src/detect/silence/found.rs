@@ -19,11 +19,13 @@ const OVERLOAD_LOAD_PERCENT: u64 = 400;
 #[derive(Debug, Default)]
 pub(crate) struct Found<'a> {
     pub(in crate::detect) state: Option<char>,
-    wchan: Option<&'a str>,
+    pub(in crate::detect) wchan: Option<&'a str>,
     pub(in crate::detect) beat_age: Option<Duration>,
-    runnable: u32,
+    pub(in crate::detect) runnable: u32,
     uninterruptible: u32,
     ran: Ran,
+    /// Processor time that the process has used, in milliseconds.
+    pub(in crate::detect) cpu_ms: Option<u64>,
     load_percent: Option<u64>,
     pressure_percent: Option<u64>,
 }
@@ -54,6 +56,7 @@ impl<'a> Found<'a> {
                 "uninterruptible" => found.uninterruptible = value.parse().unwrap_or(0),
                 "ran_age_ms" if value == "-" => found.ran = Ran::Never,
                 "ran_age_ms" => found.ran = millis().map_or(Ran::Unknown, Ran::Ago),
+                "cpu_ms" => found.cpu_ms = value.parse().ok(),
                 "host_load_percent" => found.load_percent = value.parse().ok(),
                 "host_cpu_pressure_percent" => found.pressure_percent = value.parse().ok(),
                 _ => {}

@@ -4,11 +4,13 @@
 //! fault.
 
 use super::history::History;
-use crate::job::{Domain, Name, ProcId};
+use crate::job::{Domain, Name, ProcId, Role};
 use crate::launch::guard::wire::ProcReport;
 use crate::launch::interval::Ticks;
 use crate::launch::lifeline_reader::{self, News, PageReader};
-use crate::trace::{Fact, PROCESS_STATE, Probe, ProbeResult, SourceError, SourceInfo, TraceBatch, TraceSource};
+use crate::launch::stacks::StackReaders;
+use crate::proc_fs::is_running;
+use crate::trace::{Fact, PROCESS_STATE, Probe, ProbeResult, STACKS, SourceError, SourceInfo, TraceBatch, TraceSource};
 use async_trait::async_trait;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -38,17 +40,29 @@ const NAME: Name = Name::new("heartbeats");
 /// - `host_load_percent`: runnable threads on the host, in percent of its processors (`/proc/loadavg`);
 ///   `host_cpu_pressure_percent`: share of ten seconds in which a thread waited for a processor
 ///   (`/proc/pressure/cpu`); `-` if the system does not report it.
+///
+/// # The question `stacks`
+/// The answer is a [`ProbeResult::Text`] with the Python functions in which the threads of the process are, read by
+/// py-spy (from `TASKD_PY_SPY` or `PATH`) within 350 ms, without stopping the process. Otherwise it contains the Linux
+/// functions in which they are, read from `/proc`, and the reason.
 #[derive(Debug)]
 pub struct Heartbeats {
     name: Name,
     history: Arc<History>,
     ticks: Ticks,
     seen: BTreeMap<ProcId, PageReader>,
+    stacks: StackReaders,
 }
 
 impl Heartbeats {
     pub(super) fn new(history: Arc<History>, every: Duration) -> Heartbeats {
-        Heartbeats { name: NAME, history, ticks: Ticks::new(every), seen: BTreeMap::new() }
+        Heartbeats {
+            name: NAME,
+            history,
+            ticks: Ticks::new(every),
+            seen: BTreeMap::new(),
+            stacks: StackReaders::default(),
+        }
     }
 
     /// Sets the name of this trace source. Default: `heartbeats`. A runtime over several hosts has one source per host,
@@ -97,7 +111,7 @@ fn reader(report: &ProcReport) -> Option<PageReader> {
 #[async_trait]
 impl TraceSource for Heartbeats {
     fn info(&self) -> SourceInfo {
-        SourceInfo::new(self.name.clone()).with_probe(PROCESS_STATE)
+        SourceInfo::new(self.name.clone()).with_probe(PROCESS_STATE).with_probe(STACKS)
     }
 
     async fn next(&mut self) -> Option<Result<TraceBatch, SourceError>> {
@@ -112,7 +126,7 @@ impl TraceSource for Heartbeats {
 
     async fn collect(&mut self, ask: &Probe, about: &Domain) -> Result<ProbeResult, SourceError> {
         let Domain::Process(role) = about else { return Err(SourceError::Unsupported) };
-        if ask.what != PROCESS_STATE {
+        if ask.what != PROCESS_STATE && ask.what != STACKS {
             return Err(SourceError::Unsupported);
         }
         let running = self.history.running();
@@ -120,6 +134,17 @@ impl TraceSource for Heartbeats {
         let Some(report) = latest else {
             return Err(SourceError::Unavailable(format!("{role} does not run here"))); // another host may
         };
+        if ask.what == STACKS {
+            let Heartbeats { seen, stacks, .. } = self;
+            let latest = |role: &Role| {
+                let of_role = running.iter().filter(|report| report.proc.role == *role);
+                let report = of_role.max_by_key(|report| report.proc.incarnation)?;
+                let pid = i32::try_from(report.pid).ok()?;
+                let (pid, start_time) = lifeline_reader::rank_of(pid, report.start_time, seen.get(&report.proc));
+                is_running((u32::try_from(pid).ok()?, start_time)).then_some(pid)
+            };
+            return Ok(stacks.answer(ask, role, latest).await);
+        }
         Ok(match self.process_state(report).await {
             Some(text) => ProbeResult::Text(text),
             None => ProbeResult::Unavailable(format!("{} has ended", report.proc)),

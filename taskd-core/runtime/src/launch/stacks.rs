@@ -1,0 +1,209 @@
+//! Answers the probe `stacks`: the functions in which the threads of a process are, without stopping the process.
+//!
+//! py-spy reads the Python stacks if it is installed. Otherwise, or if it may not read the process, `/proc` shows the
+//! Linux functions in which the threads wait. No values of variables are read.
+
+use crate::job::{Domain, Name, Role};
+use crate::trace::{Probe, ProbeResult};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use serde::Deserialize;
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::fs;
+use std::io::Read;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+use tokio::task::JoinHandle;
+
+/// Path of py-spy, if it is not in a directory of `PATH`.
+const PY_SPY: &str = "TASKD_PY_SPY";
+/// Time limit for py-spy. `/proc` is read before.
+const PY_SPY_WITHIN: Duration = Duration::from_millis(350);
+/// Maximum size of the output of py-spy in bytes. A larger one is not used.
+const OUTPUT_BYTES_MAX: usize = 1 << 20;
+/// Maximum number of Python threads in the answer. It states how many are left out.
+const THREADS_MAX: usize = 16;
+/// Maximum number of functions of a thread in the answer, innermost first.
+const FRAMES_MAX: usize = 24;
+/// Maximum number of threads that are read from `/proc`.
+const TASKS_MAX: usize = 256;
+
+/// The stacks that one probe requests, read at the same time.
+#[derive(Debug, Default)]
+pub(super) struct StackReaders {
+    probe: Option<(Name, u64)>,
+    running: BTreeMap<Role, JoinHandle<String>>,
+}
+
+impl StackReaders {
+    /// Answers the probe about one role. The first question of a probe begins to read all stacks that it requests:
+    /// `pid_of` returns the process of a role.
+    pub(super) async fn answer(
+        &mut self,
+        ask: &Probe,
+        about: &Role,
+        pid_of: impl Fn(&Role) -> Option<i32>,
+    ) -> ProbeResult {
+        let probe = Some((ask.by.clone(), ask.tag));
+        if self.probe != probe {
+            (self.probe, self.running) = (probe, BTreeMap::new());
+            for domain in &ask.about {
+                let Domain::Process(role) = domain else { continue };
+                if let Some(pid) = pid_of(role) {
+                    self.running.insert(role.clone(), tokio::task::spawn_blocking(move || read(pid)));
+                }
+            }
+        }
+        match self.running.remove(about) {
+            Some(reader) => match reader.await {
+                Ok(text) => ProbeResult::Text(text),
+                Err(_) => ProbeResult::Unavailable("the reader of the stack failed".to_owned()),
+            },
+            None => ProbeResult::Unavailable(format!("{about} has ended")),
+        }
+    }
+}
+
+/// Reads the stacks of a process.
+fn read(pid: i32) -> String {
+    let threads = threads(pid);
+    let reason = match program().map(|program| py_spy(&program, pid)) {
+        Some(Ok(text)) => return text,
+        Some(Err(why)) => format!("py-spy cannot read it ({why})"),
+        None => "py-spy is not installed".to_owned(),
+    };
+    format!("{threads}; {reason}")
+}
+
+/// Returns the path of py-spy, if there is one.
+fn program() -> Option<PathBuf> {
+    if let Some(named) = std::env::var_os(PY_SPY) {
+        return Some(PathBuf::from(named));
+    }
+    let is_program = |path: &PathBuf| {
+        fs::metadata(path).is_ok_and(|found| found.is_file() && found.permissions().mode() & 0o111 != 0)
+    };
+    std::env::split_paths(&std::env::var_os("PATH")?).map(|dir| dir.join("py-spy")).find(is_program)
+}
+
+/// Reads the Python stacks with py-spy. The error is its own reason, in one line.
+fn py_spy(program: &Path, pid: i32) -> Result<String, String> {
+    let mut command = Command::new(program);
+    // Without `--nonblocking`, py-spy would stop the process while it reads.
+    command.args(["dump", "--nonblocking", "--json", "--pid", &pid.to_string()]);
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.spawn().map_err(|error| error.to_string())?;
+    let until = Instant::now() + PY_SPY_WITHIN;
+    let output = output(&mut child, until);
+    let _ = child.kill(); // it has ended, or takes too long
+    let _ = child.wait();
+    let output = output?;
+    let threads: Vec<Thread> = match serde_json::from_slice(&output) {
+        Ok(threads) => threads,
+        Err(_) => {
+            let mut text = String::new();
+            let error = child.stderr.take().map(|error| error.take(512).read_to_string(&mut text));
+            let said = text.lines().find(|line| !line.trim().is_empty()).unwrap_or("it gave no stack");
+            return Err(if error.is_some() { said.trim().to_owned() } else { "it gave no stack".to_owned() });
+        }
+    };
+    Ok(described(&threads))
+}
+
+/// Returns the standard output of a program that ends in time.
+fn output(child: &mut Child, until: Instant) -> Result<Vec<u8>, String> {
+    let mut pipe = child.stdout.take().ok_or("it has no output")?;
+    let (mut output, mut chunk) = (Vec::new(), [0; 8192]);
+    loop {
+        let left = until.saturating_duration_since(Instant::now());
+        let timeout = Timespec::try_from(left).map_err(|error| error.to_string())?;
+        let ready = poll(&mut [PollFd::new(&pipe, PollFlags::IN)], Some(&timeout));
+        if left.is_zero() || ready.is_ok_and(|ready| ready == 0) {
+            return Err(format!("it took longer than {} ms", PY_SPY_WITHIN.as_millis()));
+        }
+        match pipe.read(&mut chunk) {
+            Ok(0) => return Ok(output),
+            Ok(read) if output.len() + read <= OUTPUT_BYTES_MAX => output.extend_from_slice(&chunk[..read]),
+            Ok(_) => return Err(format!("its output exceeds {OUTPUT_BYTES_MAX} bytes")),
+            Err(error) => return Err(error.to_string()),
+        }
+    }
+}
+
+/// A thread in the output of `py-spy dump --json`, version 0.4.
+#[derive(Debug, Deserialize)]
+struct Thread {
+    thread_name: Option<String>,
+    active: bool,
+    frames: Vec<Frame>,
+}
+
+#[derive(Debug, Deserialize)]
+struct Frame {
+    name: String,
+    filename: String,
+    short_filename: Option<String>,
+    line: i64,
+}
+
+/// Formats threads: `thread MainThread (idle): load (data.py:41) < <module> (train.py:3)`.
+fn described(threads: &[Thread]) -> String {
+    let mut text = String::new();
+    for thread in threads.iter().take(THREADS_MAX) {
+        let name = thread.thread_name.as_deref().unwrap_or("without a name");
+        let state = if thread.active { "active" } else { "idle" };
+        let frames = thread.frames.iter().take(FRAMES_MAX).map(|frame| {
+            let file = frame.short_filename.as_ref().unwrap_or(&frame.filename);
+            format!("{} ({file}:{})", frame.name, frame.line)
+        });
+        let frames: Vec<String> = frames.collect();
+        let begin = if text.is_empty() { "" } else { "; " };
+        let _ = write!(text, "{begin}thread {name} ({state}): {}", frames.join(" < "));
+    }
+    if let Some(more @ 1..) = threads.len().checked_sub(THREADS_MAX) {
+        let _ = write!(text, "; {more} further threads");
+    }
+    if text.is_empty() { "it has no Python thread".to_owned() } else { text }
+}
+
+/// Describes the threads of a process from `/proc`: the main thread, and in what function how many others are.
+fn threads(pid: i32) -> String {
+    let file = |task: &Path, name: &str| {
+        let text = fs::read_to_string(task.join(name)).unwrap_or_default();
+        text.lines().next().unwrap_or_default().trim().to_owned()
+    };
+    let status = |task: &Path| {
+        let text = fs::read_to_string(task.join("status")).unwrap_or_default();
+        let state = text.lines().find_map(|line| line.strip_prefix("State:"));
+        state.and_then(|state| state.trim().chars().next()).unwrap_or('?')
+    };
+    let place = |task: &Path| match file(task, "wchan").as_str() {
+        "" | "0" => String::new(),
+        wchan => format!(" in {wchan}"),
+    };
+    let main = PathBuf::from(format!("/proc/{pid}/task/{pid}"));
+    let mut text = format!("main thread in state {}{}", status(&main), place(&main));
+    if let Some(number) = file(&main, "syscall").split(' ').next().filter(|call| call.parse::<u32>().is_ok()) {
+        let _ = write!(text, ", system call {number}");
+    }
+    let stack = fs::read_to_string(main.join("stack")).unwrap_or_default();
+    let functions: Vec<&str> =
+        stack.lines().filter_map(|line| line.split_whitespace().nth(1)?.split('+').next()).take(FRAMES_MAX).collect();
+    if !functions.is_empty() {
+        let _ = write!(text, ", kernel stack {}", functions.join(" < "));
+    }
+    let mut others: BTreeMap<String, u32> = BTreeMap::new();
+    let tasks = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten().take(TASKS_MAX);
+    for task in tasks.map(|task| task.path()).filter(|task| *task != main) {
+        *others.entry(format!("state {}{}", status(&task), place(&task))).or_default() += 1;
+    }
+    for (at, count) in others {
+        let _ = write!(text, "; {count} other {} in {at}", if count == 1 { "thread" } else { "threads" });
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests;

@@ -139,7 +139,7 @@ class Browser:
 
     def box(self, selector):
         return self.run(
-            f"(() => {{ const e = document.querySelector({json.dumps(selector)}); if (!e) return null; e.scrollIntoView({{block: 'center'}});"
+            f"(() => {{ const e = document.querySelector({json.dumps(selector)}); if (!e) return null; e.scrollIntoView({{block: 'center', behavior: 'instant'}});"
             " const b = e.getBoundingClientRect(); return {x: b.x, y: b.y, w: b.width, h: b.height}; })()"
         )
 
@@ -157,7 +157,9 @@ class Browser:
 SECTIONS = "overview steps overlap communication timeline pipeline heat times critical incidents what-if hints limits clocks missing".split()
 # Colours of a canvas in a coarse sample, without its most frequent one: 0 is a blank canvas.
 PAINTED = """(() => [...document.querySelectorAll('%s canvas:first-child')].map(c => {
-  const data = c.getContext('2d').getImageData(0, 0, c.width, c.height).data, colours = new Map();
+  const copy = new OffscreenCanvas(c.width, c.height).getContext('2d', {willReadFrequently: true});
+  copy.drawImage(c, 0, 0);
+  const data = copy.getImageData(0, 0, c.width, c.height).data, colours = new Map();
   for (let i = 0; i < data.length; i += 4 * 7) {
     const key = data[i] << 16 | data[i + 1] << 8 | data[i + 2];
     colours.set(key, (colours.get(key) ?? 0) + 1);

@@ -197,8 +197,8 @@ function chart(options) {
     if (!self.printing && element.clientWidth !== self.width) self.draw();
   }).observe(element);
   printable.push((printing) => {
-    self.printing = printing;
-    self.draw();
+    self.printing = printing && element.isConnected;
+    if (element.isConnected) self.draw();
   });
   allCharts.add(self);
   return self;

@@ -47,7 +47,10 @@ function placeNodes() {
     hosts.set(key, [...(hosts.get(key) ?? []), node]);
   }
   const groups = nodes.length <= 32 ? [nodes] : [...hosts.values()];
-  const across = groups.length === 1 ? 1 : Math.ceil(Math.sqrt(groups.length * 2.2));
+  // Rows of equal length, so that the stages of a job stand one above the other.
+  const wide = Math.sqrt(groups.length * 2.2);
+  const across = Array.from({ length: groups.length }, (_, i) => i + 1).filter((count) => groups.length % count === 0 && count <= 2 * wide)
+    .reduce((best, count) => (Math.abs(count - wide) < Math.abs(best - wide) ? count : best), Math.ceil(wide));
   const down = Math.ceil(groups.length / across);
   groups.forEach((group, i) => {
     const [cx, cy] = [(i % across + 0.5) / across, (Math.floor(i / across) + 0.5) / down];

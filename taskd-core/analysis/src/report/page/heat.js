@@ -27,7 +27,7 @@ function heatView(body) {
     views.forEach((view) => view.draw());
   })), scale);
   paintScale();
-  const place = h('div', { class: 'two' });
+  const place = h('div', { class: doc.ranks.length > 16 * PER_ROW ? null : 'two' });
   for (const [title, share, text] of maps) {
     const known = doc.ranks.some((info) => share(info) !== null && share(info) !== 0);
     const view = known && heatMap(title, share, text, state);
@@ -94,8 +94,8 @@ function heatMap(title, share, text, state) {
         ctx.fillStyle = value === null ? palette.grid : heatColour(value, state.step);
         ctx.fillRect(x, y, size.cell - 1.5, size.line - 2);
         if (blamedRanks.has(doc.ranks[row].rank)) {
-          ctx.strokeStyle = palette.bad;
-          ctx.lineWidth = 2.5;
+          ctx.strokeStyle = palette.accent;
+          ctx.lineWidth = 3;
           ctx.strokeRect(x + 0.5, y + 0.5, size.cell - 2.5, size.line - 3);
           ctx.lineWidth = 1;
         }

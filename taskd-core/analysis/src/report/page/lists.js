@@ -75,7 +75,7 @@ function criticalView(body) {
       ctx.fillRect(0, 0, self.width, self.height);
       ctx.save();
       ctx.beginPath();
-      ctx.rect(0, plot.y, self.width, plot.h);
+      ctx.rect(0, plot.y - 6, self.width, plot.h + 12);
       ctx.clip();
       const every = Math.max(1, Math.ceil(13 / pitch));
       paths.forEach((path, line) => {

@@ -27,6 +27,7 @@ function timelineView(body) {
     marey.read.textContent = self.zoom
       ? `Shown: ${seconds(view.x0)} to ${seconds(view.x1)} (${msUnit(Math.round(view.x1 - view.x0))}), ${view.y1 - view.y0} of ${marey.rows.length} lines.`
       : `Shown: everything, ${seconds(view.x0)} to ${seconds(view.x1)}.`;
+    if (view.y1 - view.y0 > self.plot.h) marey.read.textContent += ' Each line is the slowest of several ranks: select ranks by dragging down.';
   }
   const { slowest_rank: slowest, fastest_rank: fastest } = doc.summary;
   const goto = h('input', { type: 'text', inputmode: 'numeric', 'aria-label': 'Number of a rank' });

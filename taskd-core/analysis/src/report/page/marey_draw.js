@@ -27,7 +27,7 @@ function drawMarey(self, state, data) {
   const detailed = pitch >= POLYGON_PITCH && spans <= POLYGONS_MAX;
   if (detailed) drawPolygons(self, state, data, first, last, pitch);
   else drawBands(self, state, data, first, last, pitch);
-  drawMoments(self, state);
+  drawMoments(self, detailed);
   if (pitch >= POLYGON_PITCH) for (let i = first; i < last; i += 1) drawMemory(self, state.rows[i], i, pitch, data);
   ctx.restore();
   drawLabels(self, state, first, last, pitch, data);
@@ -188,7 +188,7 @@ function slowestOf(rows, from, to) {
 }
 
 // Starts of steps and incidents, as vertical lines.
-function drawMoments(self) {
+function drawMoments(self, detailed) {
   const { ctx, plot, palette, view } = self;
   const starts = doc.breakdown.start_us.find((row) => row.some((value) => value !== null)) ?? [];
   ctx.textAlign = 'left';
@@ -197,16 +197,16 @@ function drawMoments(self) {
   starts.forEach((start, column) => {
     if (start === null || start < view.x0 || start > view.x1) return;
     const px = Math.round(self.x(start)) + 0.5;
-    const room = px - free;
-    if (room < 8) return;
+    if (px - free < 8) return;
+    labels.push([px, doc.steps[column]]);
+    free = px;
+    if (!detailed) return; // in bands, the steps themselves are visible
     ctx.strokeStyle = palette.quiet;
     ctx.setLineDash([2, 4]);
     ctx.beginPath();
     ctx.moveTo(px, plot.y);
     ctx.lineTo(px, plot.y + plot.h);
     ctx.stroke();
-    free = px;
-    labels.push([px, doc.steps[column]]);
   });
   ctx.setLineDash([]);
   self.stepLabels = labels;
@@ -251,15 +251,22 @@ function drawLabels(self, state, first, last, pitch, data) {
   const { ctx, plot, palette } = self;
   const most = { flop: largest('flop_per_step'), flops: largest('flop_per_second') };
   const every = Math.max(1, Math.ceil(13 / pitch));
-  for (let i = first; i < last; i += 1) {
+  const order = Array.from({ length: last - first }, (_, i) => first + i);
+  const atFault = (i) => state.rows[i].ranks.some((rank) => blamedRanks.has(doc.ranks[rank].rank));
+  order.sort((a, b) => atFault(a) - atFault(b)); // the last are not covered by others
+  for (const i of order) {
     const row = state.rows[i];
-    const isBlamed = row.ranks.some((rank) => blamedRanks.has(doc.ranks[rank].rank));
+    const isBlamed = atFault(i);
     if (isBlamed) {
       ctx.fillStyle = palette.bad;
       ctx.fillRect(plot.x - 5, self.y(i), 3, Math.max(2, pitch));
     }
-    if ((i - first) % every !== 0) continue;
+    if ((i - first) % every !== 0 && !isBlamed) continue;
     ctx.textAlign = 'right';
+    if (isBlamed && every > 1) {
+      ctx.fillStyle = palette.paper;
+      ctx.fillRect(0, self.y(i + 0.5) - 8, plot.x - 46, 16);
+    }
     ctx.fillStyle = isBlamed ? palette.bad : palette.ink;
     ctx.fillText(row.label, plot.x - 46, self.y(i + 0.5));
     if (row.whole || pitch < 9) continue;
@@ -274,11 +281,6 @@ function drawLabels(self, state, first, last, pitch, data) {
       const part = Math.max(0, Math.min(1, share || 0)) * (size - 1);
       ctx.fillRect(x + 1, self.y(i + 0.5) + size / 2 - part, 8, part);
     });
-  }
-  if (last - first > plot.h) {
-    ctx.textAlign = 'left';
-    ctx.fillStyle = palette.quiet;
-    ctx.fillText('Each line is the slowest of several ranks.', plot.x, self.height - 2 - 4);
   }
   ctx.textAlign = 'left';
   ctx.fillStyle = palette.quiet;

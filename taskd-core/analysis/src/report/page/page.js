@@ -18,7 +18,7 @@ const SECTIONS = [
   ['communication', 'Communication', 'A rank that waits little is the one for which the others wait.', communicationView],
   ['timeline', 'Timeline', null, timelineView],
   ['pipeline', 'Pipeline', null, pipelineView],
-  ['heat', 'FLOPs and memory', 'One cell per rank, by host. Click a cell for the page of the rank.', heatView],
+  ['heat', 'FLOPs and memory', 'One cell per rank, by host. Click a cell for the page of the rank. Ranks at fault have a blue frame.', heatView],
   ['times', 'Time overview', 'Click a step for its timeline.', timesView],
   ['critical', 'Critical path', null, criticalView],
   ['incidents', 'Incidents', null, incidentsView],
@@ -90,11 +90,16 @@ function route() {
   const section = SECTIONS.find((one) => one.id === target);
   if (section) {
     fill(section);
-    section.element.scrollIntoView({ behavior: 'instant' });
+    arrive(section.element);
     if (section.id === 'timeline') timelineRoute(parts);
     document.getElementById(`${section.id}-title`).focus({ preventScroll: true });
   }
   for (const link of nav.querySelectorAll('a')) link.setAttribute('aria-current', String(link.hash === `#${target}`));
+}
+// Sections above the target may be drawn during the jump, and move it: the jump is repeated after them.
+function arrive(element) {
+  element.scrollIntoView({ behavior: 'instant' });
+  requestAnimationFrame(() => requestAnimationFrame(() => element.scrollIntoView({ behavior: 'instant' })));
 }
 // The charts and tables of a rank's page are dropped with it, so that printing does not draw them again.
 let beforeRank = null;
@@ -107,6 +112,7 @@ function dropRankPage() {
   printable.length = beforeRank;
   beforeRank = null;
   single.replaceChildren();
+  for (const one of allCharts) if (!one.element.isConnected) allCharts.delete(one);
 }
 
 function themeButton() {

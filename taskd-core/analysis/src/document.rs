@@ -201,8 +201,14 @@ pub struct CommunicationFigures {
     pub wait_us: Table,
     /// Operations with the largest total time, per rank.
     pub operations: Vec<OperationFigures>,
+    /// Number of operations that were left out because of the document's limit, those with the smallest total time.
+    #[serde(default)]
+    pub operations_left_out: u64,
     /// Transfers per source, destination and kind of link.
     pub links: Vec<Link>,
+    /// Number of links that were left out because of the document's limit, those with the smallest total time.
+    #[serde(default)]
+    pub links_left_out: u64,
     /// Number of steps for which communication was collected; fewer than the steps of the trace is reported.
     pub steps: u64,
 }
@@ -326,6 +332,9 @@ pub struct Pipeline {
     pub stages: Vec<Stage>,
     /// Sends with the receives that they belong to.
     pub pairs: Vec<Pair>,
+    /// Number of pairs that were left out because of the document's limit: evenly spaced steps have theirs.
+    #[serde(default)]
+    pub pairs_left_out: u64,
     /// Number of sends and receives without their other side.
     pub unpaired: u64,
     /// Number of micro-batches in a step, if sends or receives show it.

@@ -8,7 +8,30 @@
 //!
 //! A reader knows one format and no analysis; an analysis function knows no format; a report computes nothing.
 
+mod activity;
+mod analyze;
+mod boxes;
+mod breakdown;
+mod clocks;
+mod communication;
+mod critical_path;
 pub mod document;
+mod index;
+pub mod intervals;
+mod links;
+mod matches;
 pub mod model;
+mod overlap;
+mod pairing;
 pub mod report;
+mod stages;
 pub mod summary;
+#[cfg(any(test, feature = "test-util"))]
+pub mod synthetic;
+mod tables;
+mod timeline;
+mod verdict;
+mod waits;
+
+pub use analyze::{Settings, analyze};
+pub use verdict::VerdictRule;

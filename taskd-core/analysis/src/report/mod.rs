@@ -18,6 +18,7 @@
 
 mod html;
 mod index;
+mod svg;
 mod terminal;
 #[cfg(test)]
 mod tests;
@@ -25,6 +26,7 @@ mod text;
 
 pub use html::html;
 pub use index::{RunEntry, index};
+pub use svg::{View, svg};
 pub use terminal::terminal;
 
 use crate::document::Analysis;

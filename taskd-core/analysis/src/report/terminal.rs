@@ -46,7 +46,8 @@ pub fn terminal(analysis: &Analysis, colour: bool) -> String {
     }
     more(&mut lines, analysis.missing.len(), LISTED_MAX, "missing parts");
     lines.truncate(LINES_MAX);
-    lines.iter().flat_map(|line| [line.as_str(), "\n"]).collect::<Vec<_>>().concat()
+    let rest = lines.split_off(1).into_iter().map(|line| cut(&line));
+    lines.into_iter().chain(rest).map(|line| line + "\n").collect()
 }
 
 fn verdict(analysis: &Analysis, colour: bool) -> String {
@@ -64,24 +65,22 @@ fn verdict(analysis: &Analysis, colour: bool) -> String {
 
 fn run(analysis: &Analysis) -> String {
     let (ranks, steps) = (analysis.ranks.len(), analysis.steps.len());
-    cut(&format!("{}: {ranks} ranks, {steps} steps, from {}", analysis.title, analysis.sources.join(", ")))
+    format!("{}: {ranks} ranks, {steps} steps, from {}", analysis.title, analysis.sources.join(", "))
 }
 
 fn blamed(lines: &mut Vec<String>, blame: &Blame) {
     let onset = blame.onset_step.map_or(String::new(), |step| format!(", since step {step}"));
     let (slowdown, confidence) = (number(blame.slowdown_percent), f64::from(blame.confidence_permille) / 10.0);
     let confidence = number(confidence);
-    lines.push(cut(&format!(
-        "{}: {}, {slowdown} % slower{onset}, confidence {confidence} %",
-        blame.component, blame.cause
-    )));
+    let (component, cause) = (&blame.component, &blame.cause);
+    lines.push(format!("{component}: {cause}, {slowdown} % slower{onset}, confidence {confidence} %"));
     for item in blame.evidence.iter().take(REASONS_MAX) {
         let figures = match (item.value, item.usual) {
             (Some(value), Some(usual)) => format!(" ({} {}, usual {})", item.what, number(value), number(usual)),
             (Some(value), None) => format!(" ({} {})", item.what, number(value)),
             _ => String::new(),
         };
-        lines.push(cut(&format!("  {}{figures}", item.text)));
+        lines.push(format!("  {}{figures}", item.text));
     }
 }
 

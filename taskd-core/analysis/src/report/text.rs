@@ -5,7 +5,7 @@ use base64::engine::general_purpose::STANDARD;
 use sha2::{Digest, Sha256};
 
 /// Returns the text with the characters escaped that have a meaning in HTML, SVG and their attributes. Control characters,
-/// which XML forbids, become spaces.
+/// which XML forbids, and other characters that are not seen become spaces.
 pub(super) fn escape(text: &str) -> String {
     let mut escaped = String::with_capacity(text.len());
     for character in text.chars() {
@@ -16,7 +16,7 @@ pub(super) fn escape(text: &str) -> String {
             '"' => escaped.push_str("&quot;"),
             '\'' => escaped.push_str("&#39;"),
             '\n' => escaped.push('\n'),
-            control if control.is_control() => escaped.push(' '),
+            hidden if is_hidden(hidden) => escaped.push(' '),
             other => escaped.push(other),
         }
     }
@@ -50,7 +50,13 @@ pub(super) fn content_hash(content: &str) -> String {
 
 /// Returns the text in one line without control characters, so that a name cannot move a terminal's cursor or set its colour.
 pub(super) fn one_line(text: &str) -> String {
-    text.chars().map(|character| if character.is_control() { ' ' } else { character }).collect()
+    text.chars().map(|character| if is_hidden(character) { ' ' } else { character }).collect()
+}
+
+/// Returns true for control characters, line and paragraph separators, and characters that change the direction of the
+/// text around them.
+fn is_hidden(character: char) -> bool {
+    character.is_control() || matches!(character, '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
 /// Microseconds as milliseconds with three decimals: exactly the figure of the document.

@@ -49,8 +49,9 @@ function placeNodes() {
   const groups = nodes.length <= 32 ? [nodes] : [...hosts.values()];
   // Rows of equal length, so that the stages of a job stand one above the other.
   const wide = Math.sqrt(groups.length * 2.2);
-  const across = Array.from({ length: groups.length }, (_, i) => i + 1).filter((count) => groups.length % count === 0 && count <= 2 * wide)
-    .reduce((best, count) => (Math.abs(count - wide) < Math.abs(best - wide) ? count : best), Math.ceil(wide));
+  const divisors = Array.from({ length: groups.length }, (_, i) => i + 1).filter((count) => groups.length % count === 0);
+  const even = divisors.reduce((best, count) => (Math.abs(count - wide) < Math.abs(best - wide) ? count : best));
+  const across = groups.length === 1 || even > wide / 2 && even < wide * 2 ? even : Math.ceil(wide);
   const down = Math.ceil(groups.length / across);
   groups.forEach((group, i) => {
     const [cx, cy] = [(i % across + 0.5) / across, (Math.floor(i / across) + 0.5) / down];

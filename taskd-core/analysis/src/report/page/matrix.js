@@ -173,5 +173,6 @@ function linksView() {
     choice('Kind', [['', 'all'], ...linkKinds.map((kind) => [kind, kind])], (kind) => {
       filter.kind = kind;
       apply();
-    })), grid, note('Bandwidth is bytes divided by time, over all transfers of the link.'));
+    })), grid, note('Bandwidth is bytes divided by time, over all transfers of the link.'
+      + (doc.communication.links_left_out > 0 ? ` ${doc.communication.links_left_out} links with the least time are not in this report because of its size limit.` : '')));
 }

@@ -15,6 +15,7 @@ function pipelineView(body) {
     return;
   }
   if (microBatches !== null) body.append(note(`${microBatches} micro-batches per step.`));
+  if (doc.pipeline.pairs_left_out > 0) body.append(note(`${doc.pipeline.pairs_left_out} pairs are not in this report because of its size limit: evenly spaced steps have theirs.`));
   if (unpaired > 0) body.append(note(`${unpaired} sends or receives lack their other side and are not drawn.`));
   const taking = new Set(pairs.flatMap((pair) => [pair.source, pair.destination]));
   const lanes = rankOrder.filter((row) => taking.has(doc.ranks[row].rank));

@@ -89,7 +89,8 @@ function rankMemory(row, body) {
 }
 function rankOperations(rank, body) {
   const operations = doc.communication.operations.filter((operation) => operation.rank === rank);
-  body.append(h('h3', null, 'Communication operations'), operations.length === 0 ? emptyView('The trace has no communication operation of this rank.')
+  body.append(h('h3', null, 'Communication operations'), operations.length === 0 ? emptyView(doc.communication.operations_left_out > 0
+    ? 'No operation of this rank is in this report: its size limit keeps those with the most time.' : 'The trace has no communication operation of this rank.')
     : dataGrid({ label: 'Communication operations of the rank', rows: operations, sort: { column: 3, down: true }, columns: [
       { title: 'Operation', value: (one) => one.name, text: (one) => one.name }, { title: 'Group', value: (one) => one.group, text: (one) => one.group || NONE },
       { title: 'Runs', number: true, value: (one) => one.count, text: (one) => String(one.count) },

@@ -1,0 +1,237 @@
+//! The verdict on a run from its trace: which component is persistently slower than its peers, and why.
+//!
+//! A rank is slow if its own time (the step without communication that is not overlapped) exceeds the median of the
+//! other ranks of its stage, over a range of steps, and if those ranks wait for it. A stage that is slower than
+//! another, a job that becomes slower on all ranks, and lengths that vary from step to step have no culprit. A link is
+//! slow if its transfers take longer than those of equal operations and sizes over links of the same kind.
+
+mod links;
+mod series;
+#[cfg(test)]
+mod tests;
+mod text;
+
+use crate::document::{Analysis, Blame, EvidenceItem, Table, Verdict};
+use crate::links::Transfer;
+use crate::tables::{cell, float, median};
+use series::{Onset, others_median};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Maximum number of blamed components in the document.
+const BLAMED_MAX: usize = 8;
+/// More slow ranks than this share of the job, in percent, are no stragglers: the job is uneven.
+const SLOW_RANKS_MAX_PERCENT: usize = 34;
+
+/// Thresholds of the verdict.
+#[derive(Clone, Debug, PartialEq)]
+pub struct VerdictRule {
+    /// Excess of a rank's own time over its peers, in percent, from which it is slow; default 10.
+    pub rank_percent: f64,
+    /// Excess of a link's transfer time over equal transfers, in percent, from which it is slow; default 40.
+    pub link_percent: f64,
+    /// Excess transfer time of a link, in percent of the step, from which it matters; default 1.
+    pub link_of_step_percent: f64,
+    /// Number of steps over which a component must be slow; default 5.
+    pub steps_min: usize,
+    /// Number of steps with a checkpoint over which its writing must be slow; default 2.
+    pub checkpoints_min: usize,
+    /// Share of the excess for which the peers must wait; default 0.5.
+    pub waited_share: f64,
+}
+
+impl Default for VerdictRule {
+    fn default() -> VerdictRule {
+        VerdictRule {
+            rank_percent: 10.0,
+            link_percent: 40.0,
+            link_of_step_percent: 1.0,
+            steps_min: 5,
+            checkpoints_min: 2,
+            waited_share: 0.5,
+        }
+    }
+}
+
+/// Why a component is slow.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Cause {
+    Rank,
+    Input,
+    Checkpoint,
+}
+
+/// A rank that is slower than its peers.
+#[derive(Clone, Debug)]
+struct SlowRank {
+    row: usize,
+    cause: Cause,
+    onset: Onset,
+    /// Own time of the rank and of its peers in the affected steps: medians in microseconds.
+    own_us: f64,
+    peers_us: f64,
+    /// Mean time for which a peer waits in an affected step, beyond the rank's own waits, in microseconds.
+    waited_us: f64,
+}
+
+/// Returns the verdict. `own_us`: the step without communication that is not overlapped, per rank and step.
+pub(crate) fn verdict(analysis: &Analysis, own_us: &Table, transfers: &[Transfer<'_>], rule: &VerdictRule) -> Verdict {
+    let slow = slow_ranks(analysis, own_us, rule);
+    let mut blamed = text::blame_ranks(analysis, &slow);
+    let of_slow: BTreeSet<u32> = slow.iter().map(|slow| analysis.ranks[slow.row].rank).collect();
+    blamed.extend(links::slow_links(analysis, transfers, &of_slow, rule));
+    blamed.sort_by(|a, b| b.slowdown_percent.total_cmp(&a.slowdown_percent));
+    blamed.truncate(BLAMED_MAX);
+    let sentence = text::sentence(analysis, &blamed, rule);
+    Verdict { sentence, is_healthy: blamed.is_empty() && analysis.incidents.is_empty(), blamed }
+}
+
+/// One step of one rank compared to its peers.
+#[derive(Clone, Copy, Debug)]
+struct Compared {
+    column: usize,
+    own_us: f64,
+    peers_us: f64,
+    /// Excess over the peers as a share of their time.
+    excess: f64,
+}
+
+fn slow_ranks(analysis: &Analysis, own_us: &Table, rule: &VerdictRule) -> Vec<SlowRank> {
+    let mut stages: BTreeMap<Option<u32>, Vec<usize>> = BTreeMap::new();
+    for (row, info) in analysis.ranks.iter().enumerate() {
+        stages.entry(info.stage).or_default().push(row);
+    }
+    let mut slow = Vec::new();
+    for rows in stages.values().filter(|rows| rows.len() > 1) {
+        let compared = compare(analysis, own_us, rows);
+        let noise = series::noise(compared.iter().flatten().map(|step| step.excess));
+        for (row, steps) in rows.iter().zip(&compared) {
+            let all = find(analysis, *row, steps, noise, rule, rule.steps_min);
+            let found = all.or_else(|| {
+                let saves =
+                    |step: &&Compared| cell(&analysis.breakdown.save_checkpoint_us, *row, step.column) > Some(0);
+                let saving: Vec<Compared> = steps.iter().filter(saves).copied().collect();
+                let found = find(analysis, *row, &saving, noise, rule, rule.checkpoints_min)?;
+                (found.1 == Cause::Checkpoint).then_some(found)
+            });
+            if let Some((onset, cause, own_us, peers_us)) = found {
+                slow.push(SlowRank { row: *row, cause, onset, own_us, peers_us, waited_us: 0.0 });
+            }
+        }
+    }
+    slow.retain_mut(|slow| {
+        let (excess, waited) = waited(analysis, own_us, &stages[&analysis.ranks[slow.row].stage], slow);
+        slow.waited_us = waited;
+        waited >= rule.waited_share * excess
+    });
+    if slow.len() * 100 > analysis.ranks.len() * SLOW_RANKS_MAX_PERCENT && slow.len() > 1 {
+        slow.clear();
+    }
+    slow
+}
+
+/// Compares each row of a stage with the others in each step.
+///
+/// The first step is left out, because it includes the warm-up. A step in which a rank writes a checkpoint and no peer
+/// does is left out: to write it is the rank's task.
+fn compare(analysis: &Analysis, own_us: &Table, rows: &[usize]) -> Vec<Vec<Compared>> {
+    let mut compared: Vec<Vec<Compared>> = vec![Vec::new(); rows.len()];
+    let saves = |row: usize, column| cell(&analysis.breakdown.save_checkpoint_us, row, column) > Some(0);
+    for column in 1..analysis.steps.len() {
+        let own: Vec<Option<f64>> = rows.iter().map(|row| cell(own_us, *row, column).map(float)).collect();
+        let saving = rows.iter().filter(|row| saves(**row, column)).count();
+        let peers = others_median(&own);
+        for (((row, own), peers), compared) in rows.iter().zip(own).zip(peers).zip(&mut compared) {
+            let (Some(own), Some(peers)) = (own, peers.filter(|peers| *peers > 0.0)) else { continue };
+            if saving == 1 && saves(*row, column) {
+                continue;
+            }
+            compared.push(Compared { column, own_us: own, peers_us: peers, excess: own / peers - 1.0 });
+        }
+    }
+    compared
+}
+
+/// Finds a range of steps in which a rank is slow, and the cause.
+fn find(
+    analysis: &Analysis,
+    row: usize,
+    steps: &[Compared],
+    noise: f64,
+    rule: &VerdictRule,
+    steps_min: usize,
+) -> Option<(Onset, Cause, f64, f64)> {
+    let excess: Vec<f64> = steps.iter().map(|step| step.excess).collect();
+    let onset = series::onset(&excess, rule.rank_percent / 100.0, noise, steps_min)?;
+    let affected = &steps[onset.first..onset.end];
+    let of = |value: &dyn Fn(&Compared) -> f64| median(affected.iter().map(value).collect());
+    let (own, peers) = (of(&|step| step.own_us)?, of(&|step| step.peers_us)?);
+    let part = |table: &Table| {
+        let of_row = |step: &Compared| cell(table, row, step.column).map_or(0.0, float);
+        let others = |step: &Compared| {
+            let stage = analysis.ranks[row].stage;
+            let rows = (0..analysis.ranks.len()).filter(|other| *other != row && analysis.ranks[*other].stage == stage);
+            median(rows.filter_map(|other| cell(table, other, step.column)).map(float).collect()).unwrap_or_default()
+        };
+        of(&|step| of_row(step) - others(step)).unwrap_or_default()
+    };
+    let (input, checkpoint) = (part(&analysis.breakdown.data_loader_us), part(&analysis.breakdown.save_checkpoint_us));
+    let rest = own - peers - input - checkpoint;
+    let cause = if checkpoint >= input.max(rest) {
+        Cause::Checkpoint
+    } else if input >= rest {
+        Cause::Input
+    } else {
+        Cause::Rank
+    };
+    let onset = Onset { first: affected.first()?.column, end: affected.last()?.column + 1, ..onset };
+    Some((onset, cause, own, peers))
+}
+
+/// Returns the sum of the excess, and of the time for which the peers wait beyond the rank's own waits, per step.
+///
+/// A rank that is late at the end of a step lets its peers wait in the next one, which therefore counts too.
+fn waited(analysis: &Analysis, own_us: &Table, rows: &[usize], slow: &SlowRank) -> (f64, f64) {
+    let (mut excess, mut waited, mut count) = (0.0, 0.0, 0.0);
+    let at = rows.iter().position(|row| *row == slow.row).unwrap_or_default();
+    for column in slow.onset.first..(slow.onset.end + 1).min(analysis.steps.len()) {
+        let own: Vec<Option<f64>> = rows.iter().map(|row| cell(own_us, *row, column).map(float)).collect();
+        let idle = |row: &usize| {
+            let total = cell(&analysis.breakdown.total_us, *row, column)?;
+            Some(float(total.saturating_sub(cell(own_us, *row, column)?)))
+        };
+        let waits: Vec<Option<f64>> = rows.iter().map(idle).collect();
+        let difference = |values: &[Option<f64>]| Some((values[at]?, others_median(values)[at]?));
+        if let (Some((own, peers)), Some((wait, others))) = (difference(&own), difference(&waits)) {
+            excess += own - peers;
+            waited += others - wait;
+            count += 1.0;
+        }
+    }
+    if count > 0.0 { (excess / count, waited / count) } else { (0.0, -1.0) }
+}
+
+fn evidence(what: &str, value: f64, usual: Option<f64>, text: String) -> EvidenceItem {
+    EvidenceItem { what: what.to_owned(), value: Some(value), usual, text }
+}
+
+/// Confidence in permille from the number of affected steps and their share that exceeds the threshold.
+fn confidence(onset: &Onset) -> u16 {
+    let steps = (onset.end - onset.first).min(20) as f64;
+    let permille = 1000.0 * onset.share * (1.0 - 1.0 / (1.0 + steps));
+    #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "between 0 and 1000")]
+    let permille = permille.clamp(0.0, 1000.0) as u16;
+    permille
+}
+
+/// A blame of one component.
+fn blame(component: String, ranks: Vec<u32>, cause: &str, step: Option<u64>, percent: f64, onset: &Onset) -> Blame {
+    Blame {
+        component,
+        ranks,
+        cause: cause.to_owned(),
+        onset_step: step,
+        slowdown_percent: percent,
+        confidence_permille: confidence(onset),
+        evidence: Vec::new(),
+    }
+}

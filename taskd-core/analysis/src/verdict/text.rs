@@ -1,0 +1,158 @@
+//! The verdict in words for an engineer on call: the component, the figure, the first step, and what to do.
+
+use super::{Cause, SlowRank, VerdictRule, blame, evidence};
+use crate::document::{Analysis, Blame};
+use crate::tables::{column, float, mean};
+use std::collections::BTreeMap;
+
+impl Cause {
+    /// Name of the cause, as the supervisor's detector names it.
+    const fn name(self) -> &'static str {
+        match self {
+            Cause::Rank => "slow-rank",
+            Cause::Input => "slow-input",
+            Cause::Checkpoint => "slow-checkpoint",
+        }
+    }
+}
+
+/// Blames each slow rank, or a host if all of its ranks are slow and another host has none.
+pub(super) fn blame_ranks(analysis: &Analysis, slow: &[SlowRank]) -> Vec<Blame> {
+    let mut hosts: BTreeMap<&str, usize> = BTreeMap::new();
+    for host in analysis.ranks.iter().filter_map(|rank| rank.host.as_deref()) {
+        *hosts.entry(host).or_default() += 1;
+    }
+    let mut of_host: BTreeMap<(Option<&str>, Cause), Vec<&SlowRank>> = BTreeMap::new();
+    for slow in slow {
+        of_host.entry((analysis.ranks[slow.row].host.as_deref(), slow.cause)).or_default().push(slow);
+    }
+    let mut blamed = Vec::new();
+    for ((host, _), slow) in of_host {
+        match host.filter(|host| slow.len() > 1 && hosts.len() > 1 && hosts.get(host) == Some(&slow.len())) {
+            Some(host) => blamed.extend(merged(analysis, host, &slow)),
+            None => blamed.extend(slow.iter().map(|slow| blame_rank(analysis, slow))),
+        }
+    }
+    blamed
+}
+
+/// Blames a host with the evidence of its ranks.
+fn merged(analysis: &Analysis, host: &str, slow: &[&SlowRank]) -> Option<Blame> {
+    let mut all: Vec<Blame> = slow.iter().map(|slow| blame_rank(analysis, slow)).collect();
+    all.sort_by(|a, b| b.slowdown_percent.total_cmp(&a.slowdown_percent));
+    let mut blame = all.first()?.clone();
+    blame.component = format!("host {host}");
+    blame.ranks = slow.iter().map(|slow| analysis.ranks[slow.row].rank).collect();
+    blame.onset_step = all.iter().filter_map(|blame| blame.onset_step).min();
+    if blame.cause == Cause::Rank.name() {
+        blame.cause = "slow-host".to_owned();
+    }
+    blame.evidence = all.into_iter().flat_map(|blame| blame.evidence).collect();
+    Some(blame)
+}
+
+fn blame_rank(analysis: &Analysis, slow: &SlowRank) -> Blame {
+    let rank = analysis.ranks[slow.row].rank;
+    let step = analysis.steps.get(slow.onset.first).copied();
+    let percent = slow.onset.level * 100.0;
+    let mut blame = blame(format!("rank {rank}"), vec![rank], slow.cause.name(), step, percent, &slow.onset);
+    let what = match slow.cause {
+        Cause::Rank => "needs",
+        Cause::Input => "with its wait for data needs",
+        Cause::Checkpoint => "with its checkpoint needs",
+    };
+    blame.evidence.push(evidence(
+        "own time per step in us",
+        slow.own_us,
+        Some(slow.peers_us),
+        format!(
+            "Rank {rank} {what} {:.2} ms of its own per step; the other ranks of its stage need {:.2} ms.",
+            slow.own_us / 1000.0,
+            slow.peers_us / 1000.0
+        ),
+    ));
+    blame.evidence.push(evidence(
+        "wait of a peer per step in us",
+        slow.waited_us,
+        None,
+        format!(
+            "The other ranks of its stage wait {:.2} ms per step longer than rank {rank}.",
+            slow.waited_us / 1000.0
+        ),
+    ));
+    let steps = slow.onset.end - slow.onset.first;
+    blame.evidence.push(evidence(
+        "affected steps in percent",
+        slow.onset.share * 100.0,
+        None,
+        format!("{:.0} % of the steps in this range of {steps} are affected.", slow.onset.share * 100.0),
+    ));
+    blame
+}
+
+/// Returns the sentence that begins the page.
+pub(super) fn sentence(analysis: &Analysis, blamed: &[Blame], rule: &VerdictRule) -> String {
+    let Some(first) = blamed.first() else { return without_blame(analysis, rule) };
+    let component = capitalized(&first.component);
+    let since = first.onset_step.map_or_else(String::new, |step| format!(" since step {step}"));
+    let percent = first.slowdown_percent;
+    let place = analysis
+        .ranks
+        .iter()
+        .find(|rank| first.ranks.first() == Some(&rank.rank))
+        .and_then(|rank| rank.host.clone())
+        .map_or_else(String::new, |host| format!(" (host {host})"));
+    let mut sentence = match first.cause.as_str() {
+        "slow-link" => format!(
+            "{component} transfers {percent:.0} % longer than links of its kind{since}: check its cable, port and \
+             error counters."
+        ),
+        "slow-input" => format!(
+            "{component}{place} takes {percent:.0} % longer than its peers{since}, because it waits for its data: check its \
+             data loader, its storage and its CPU load."
+        ),
+        "slow-checkpoint" => format!(
+            "{component}{place} takes {percent:.0} % longer than its peers in steps with a checkpoint{since}: check the \
+             storage to which it writes."
+        ),
+        "slow-host" => format!(
+            "{component} computes {percent:.0} % longer than its peers{since}, on all of its ranks: check its power, \
+             temperature and other processes, or exclude it."
+        ),
+        _ => format!(
+            "{component}{place} computes {percent:.0} % longer than its peers{since}, and they wait for it: check the clock, \
+             the temperature and other processes of its device, or exclude it."
+        ),
+    };
+    if blamed.len() > 1 {
+        let others: Vec<&str> = blamed[1..].iter().map(|blame| blame.component.as_str()).collect();
+        sentence += &format!(" Also slow: {}.", others.join(", "));
+    }
+    sentence
+}
+
+fn without_blame(analysis: &Analysis, rule: &VerdictRule) -> String {
+    if let Some(incident) = analysis.incidents.first() {
+        let count = analysis.incidents.len();
+        return format!("The supervisor recorded {count} incident(s); the first: {}", incident.sentence);
+    }
+    let (ranks, steps) = (analysis.ranks.len(), analysis.steps.len());
+    if ranks == 0 || steps == 0 {
+        return "The trace has no events: there is nothing to judge.".to_owned();
+    }
+    let times = (0..steps).filter_map(|at| mean(column(&analysis.breakdown.total_us, at).map(float)));
+    let step = mean(times).map_or_else(String::new, |us| format!(" A step takes {:.2} ms on average.", us / 1000.0));
+    if ranks < 2 || steps <= rule.steps_min {
+        return format!(
+            "No component is blamed: {ranks} rank(s) and {steps} step(s) are too few for a comparison, which needs two ranks \
+             of a stage and {} steps.{step}",
+            rule.steps_min + 1
+        );
+    }
+    format!("No rank or link is persistently slower than its peers ({ranks} ranks, {steps} steps).{step}")
+}
+
+fn capitalized(text: &str) -> String {
+    let mut letters = text.chars();
+    letters.next().map_or_else(String::new, |first| first.to_uppercase().chain(letters).collect())
+}

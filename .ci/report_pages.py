@@ -13,7 +13,8 @@ import sys
 import tempfile
 import time
 
-OPEN_LIMIT_MS = 3000  # a page of 1,024 ranks and 100 steps
+OPEN_LIMIT_MS = 3000  # a page of 1,024 ranks and 100 steps, from its navigation until the verdict is drawn
+OPENINGS = 3  # of which the fastest counts: other programs of the machine make one slow, never fast
 SLOWEST_REDRAW_MS = 700  # one change of the timeline's zoom, on two busy cores
 FLAGS = [
     "--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking", "--no-first-run", "--hide-scrollbars",
@@ -25,7 +26,7 @@ class Browser:
     """One headless Chromium, and the page that is open in it."""
 
     def __init__(self, program):
-        self.profile = tempfile.TemporaryDirectory()
+        self.profile = tempfile.TemporaryDirectory(ignore_cleanup_errors=True)
         to_browser, self.writes = os.pipe()
         self.reads, from_browser = os.pipe()
 
@@ -44,7 +45,7 @@ class Browser:
         self.events = []
         target = self.call("Target.createTarget", url="about:blank")["targetId"]
         self.session = self.call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
-        for domain in ("Page", "Runtime", "Log", "Network"):
+        for domain in ("Page", "Runtime", "Log", "Network", "Performance"):
             self.call(f"{domain}.enable")
 
     def read(self):
@@ -78,16 +79,17 @@ class Browser:
         return answer["result"].get("value")
 
     def open(self, path, width=1440, height=900, theme="light"):
-        self.events.clear()
         self.call("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=False)
         self.call("Emulation.setEmulatedMedia", media="", features=[{"name": "prefers-color-scheme", "value": theme}])
-        began = time.monotonic()
         self.call("Page.navigate", url="about:blank")
         self.call("Page.navigate", url=path.resolve().as_uri())
         while not self.run("document.documentElement?.dataset.readyMs"):
             time.sleep(0.01)
         self.settle()
-        return (time.monotonic() - began) * 1000
+
+    def cpu_seconds(self):
+        metrics = self.call("Performance.getMetrics")["metrics"]
+        return next(metric["value"] for metric in metrics if metric["name"] == "ProcessTime")
 
     def settle(self):
         self.run("new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))")
@@ -269,11 +271,16 @@ def keyboard_works(browser, check, name, ranks):
 
 def page_works(browser, check, pages, shots, ranks):
     name = f"{ranks} ranks"
+    browser.events.clear()
     document = json.loads((pages / f"{ranks}.json").read_text())
-    opened = browser.open(pages / f"{ranks}.html")
-    ready = int(browser.run("document.documentElement.dataset.readyMs"))
-    # The time of the page itself is measured from its navigation; the other one has the browser's transport in it.
-    check(ready < OPEN_LIMIT_MS, f"{name}: the page is ready after {ready} ms")
+    readies, cpu = [], []
+    for _ in range(OPENINGS):
+        before = browser.cpu_seconds()
+        browser.open(pages / f"{ranks}.html")
+        cpu.append(browser.cpu_seconds() - before)
+        readies.append(int(browser.run("document.documentElement.dataset.readyMs")))
+    ready = min(readies)
+    check(ready < OPEN_LIMIT_MS, f"{name}: the page is ready after {readies} ms")
     browser.shot(shots / f"{ranks}-light-overview.png")
     filled = {}
     for section in SECTIONS:
@@ -311,7 +318,7 @@ def page_works(browser, check, pages, shots, ranks):
     check(unfilled == 0, f"{name}: {unfilled} sections are not printed")
     complaints = browser.complaints()
     check(complaints == [], f"{name}: dark and print: {complaints}")
-    return {"ranks": ranks, "ready_ms": ready, "opened_ms": round(opened), "slowest_redraw_ms": round(slowest), "slowest_section": max(filled, key=filled.get),
+    return {"ranks": ranks, "ready_ms": readies, "open_cpu_s": round(min(cpu), 2), "slowest_redraw_ms": round(slowest), "slowest_section": max(filled, key=filled.get),
             "slowest_section_ms": max(filled.values()), "html_bytes": (pages / f"{ranks}.html").stat().st_size}
 
 

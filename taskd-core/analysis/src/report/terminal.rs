@@ -91,10 +91,8 @@ fn times(lines: &mut Vec<String>, analysis: &Analysis) {
         ("transfer", mean("communication.transfer_us")),
         ("wait", mean("communication.wait_us")),
     ];
-    let parts: Vec<String> = parts
-        .iter()
-        .filter_map(|(name, mean)| mean.map(|mean| format!("{name} {}", milliseconds(mean))))
-        .collect();
+    let parts: Vec<String> =
+        parts.iter().filter_map(|(name, mean)| mean.map(|mean| format!("{name} {}", milliseconds(mean)))).collect();
     if !parts.is_empty() {
         lines.push(format!("mean per rank and step: {}", parts.join(", ")));
     }

@@ -94,23 +94,28 @@ function timeline() {
   const read = JSON.parse(document.getElementById('timeline-data').textContent);
   let begin = Infinity;
   let end = -Infinity;
-  let lastMatch = 0;
   const ranks = doc.ranks.map((_, row) => {
     const spans = read.spans[row] ?? [];
     const columns = {
       count: spans.length, start: new Float64Array(spans.length), length: new Float64Array(spans.length),
       kind: new Uint8Array(spans.length), name: new Uint32Array(spans.length), match: new Uint32Array(spans.length), longest: 0,
     };
-    spans.forEach((span, i) => {
-      [columns.start[i], columns.length[i], columns.kind[i], columns.name[i], columns.match[i]] = span;
-      columns.longest = Math.max(columns.longest, span[1]);
-      begin = Math.min(begin, span[0]);
-      end = Math.max(end, span[0] + span[1]);
-      lastMatch = Math.max(lastMatch, span[4]);
-    });
+    const { start, length, kind, name, match } = columns;
+    for (let i = 0; i < spans.length; i += 1) {
+      const span = spans[i];
+      start[i] = span[0];
+      length[i] = span[1];
+      kind[i] = span[2];
+      name[i] = span[3];
+      match[i] = span[4];
+      if (span[1] > columns.longest) columns.longest = span[1];
+      if (span[0] < begin) begin = span[0];
+      if (span[0] + span[1] > end) end = span[0] + span[1];
+    }
+    read.spans[row] = null; // frees the parsed form while the columns grow
     return columns;
   });
-  timeline.parsed = { names: read.names, ranks, memory: read.memory, leftOut: read.left_out, begin, end, lastMatch };
+  timeline.parsed = { names: read.names, ranks, memory: read.memory, leftOut: read.left_out, begin, end };
   return timeline.parsed;
 }
 // Index of the first span of a rank that may reach the moment.

@@ -23,7 +23,10 @@ impl Canvas {
     /// A filled rectangle; the note is shown by viewers that have tooltips.
     pub(super) fn rect(&mut self, (x, y, width, height): (f64, f64, f64, f64), colour: &str, note: &str) {
         let y = y + TITLE;
-        let _ = write!(self.body, "<rect x=\"{x:.1}\" y=\"{y:.1}\" width=\"{width:.2}\" height=\"{height:.1}\" fill=\"{colour}\"");
+        let _ = write!(
+            self.body,
+            "<rect x=\"{x:.1}\" y=\"{y:.1}\" width=\"{width:.2}\" height=\"{height:.1}\" fill=\"{colour}\""
+        );
         let _ = match note {
             "" => writeln!(self.body, "/>"),
             note => writeln!(self.body, "><title>{}</title></rect>", escape(note)),

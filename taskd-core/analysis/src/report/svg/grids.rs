@@ -1,14 +1,18 @@
 //! Heat maps of the ranks, and the matrix of the links.
 
 use super::canvas::Canvas;
-use super::{MARKS_MAX, empty, is_blamed, rows};
+use super::{MARKS_MAX, RANKS_MAX, empty, is_blamed};
 use crate::document::{Analysis, RankInfo};
-use std::collections::BTreeMap;
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Ranks in one line of a heat map.
 const PER_LINE: usize = 8;
+/// Labels along one side of the matrix.
+const LABELS_MAX: usize = 29;
 /// Colours of a heat map, from 0 to the largest.
-const HEAT: [(f64, f64, f64); 4] = [(251.0, 243.0, 217.0), (242.0, 177.0, 92.0), (194.0, 69.0, 45.0), (107.0, 18.0, 42.0)];
+const HEAT: [(f64, f64, f64); 4] =
+    [(251.0, 243.0, 217.0), (242.0, 177.0, 92.0), (194.0, 69.0, 45.0), (107.0, 18.0, 42.0)];
 
 /// Heat map of a figure as a share of its largest value.
 pub(super) fn heat(analysis: &Analysis, title: &str, of: impl Fn(&RankInfo) -> Option<f64>) -> String {
@@ -32,10 +36,8 @@ fn shares(analysis: &Analysis, title: &str, of: impl Fn(&RankInfo) -> Option<f64
     for info in &analysis.ranks {
         hosts.entry(info.host.as_deref().unwrap_or("unknown host")).or_default().push(info);
     }
-    let lines: Vec<(&str, &[&RankInfo])> = hosts
-        .iter()
-        .flat_map(|(host, infos)| infos.chunks(PER_LINE).map(|chunk| (*host, chunk)))
-        .collect();
+    let lines: Vec<(&str, &[&RankInfo])> =
+        hosts.iter().flat_map(|(host, infos)| infos.chunks(PER_LINE).map(|chunk| (*host, chunk))).collect();
     let columns = lines.len().div_ceil(32).max(1);
     let per_column = lines.len().div_ceil(columns);
     let (cell, label) = (26.0, 100.0);
@@ -72,16 +74,16 @@ fn colour(share: f64) -> String {
 /// bandwidth of the same kind of link.
 pub(super) fn links(analysis: &Analysis) -> String {
     let title = "Bandwidth of the links: rows send, columns receive";
-    let (rows, sentence) = rows(analysis);
-    let places: BTreeMap<u32, usize> = rows.iter().enumerate().map(|(place, row)| (analysis.ranks[*row].rank, place)).collect();
     let links = &analysis.communication.links;
+    let ranks = ranks_of_links(analysis);
+    let places: BTreeMap<u32, usize> = ranks.iter().enumerate().map(|(place, rank)| (*rank, place)).collect();
     let mut fastest: BTreeMap<&str, f64> = BTreeMap::new();
     for link in links {
         let most = fastest.entry(&link.kind).or_default();
         *most = most.max(link.bytes_per_second.unwrap_or_default());
     }
-    let cell = (640.0 / rows.len().max(1) as f64).clamp(9.0, 60.0);
-    let side = cell * rows.len() as f64;
+    let cell = (640.0 / ranks.len().max(1) as f64).clamp(9.0, 60.0);
+    let side = cell * ranks.len() as f64;
     let mut canvas = Canvas::new(title, side + 70.0, side + 44.0);
     let mut drawn = 0;
     for link in links.iter().take(MARKS_MAX) {
@@ -99,11 +101,35 @@ pub(super) fn links(analysis: &Analysis) -> String {
     }
     for (rank, place) in &places {
         let middle = (*place as f64 + 0.5) * cell;
-        if *place % (22.0 / cell).ceil() as usize == 0 {
+        if place % ranks.len().div_ceil(LABELS_MAX) == 0 {
             canvas.text(58.0, 24.0 + middle, "end", &format!("{rank} →"));
             canvas.text(64.0 + middle, 14.0, "middle", &rank.to_string());
         }
     }
-    canvas.text(8.0, side + 38.0, "start", &sentence.unwrap_or_default());
+    let all = analysis.ranks.len();
+    if ranks.len() < all {
+        let shown = ranks.len();
+        canvas.text(
+            8.0,
+            side + 38.0,
+            "start",
+            &format!("{shown} of {all} ranks: those at fault, and those of the slowest links."),
+        );
+    }
     canvas.finish()
+}
+
+/// Returns the ranks at fault, and the ranks of the links with the most time, in the order of their numbers.
+fn ranks_of_links(analysis: &Analysis) -> BTreeSet<u32> {
+    let mut links: Vec<_> = analysis.communication.links.iter().collect();
+    let at_fault = |rank| is_blamed(analysis, rank);
+    links.sort_by_key(|link| Reverse((at_fault(link.source) || at_fault(link.destination), link.time_us)));
+    let mut ranks = BTreeSet::new();
+    for rank in links.into_iter().flat_map(|link| [link.source, link.destination]) {
+        if ranks.len() == RANKS_MAX {
+            break;
+        }
+        ranks.insert(rank);
+    }
+    ranks
 }

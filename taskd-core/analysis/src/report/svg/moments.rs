@@ -1,12 +1,14 @@
 //! Views of steps and of time.
 
 use super::canvas::{Canvas, ticks};
-use super::{MARKS_MAX, empty, is_blamed, rows};
+use super::{MARKS_MAX, RANKS_MAX, empty, is_blamed, rows};
 use crate::document::{Analysis, Table};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Left edge and width of a plot.
 const PLOT: (f64, f64) = (88.0, 860.0);
+/// Labels along the horizontal axis.
+const LABELS_MAX: usize = 28;
 /// Kinds of spans with their colours, in the order of [`TimelineSpan`](crate::document::TimelineSpan).
 const KINDS: [(&str, &str); 8] = [
     ("compute", "#74ba62"),
@@ -51,12 +53,16 @@ pub(super) fn steps(analysis: &Analysis) -> String {
             let Some(us) = mean(path, *row) else { continue };
             let height = us / top * 250.0;
             bottom -= height;
-            canvas.rect((x, bottom, width - 1.0, height), colour, &format!("rank {rank}, {name}: {:.3} ms", us / 1000.0));
+            canvas.rect(
+                (x, bottom, width - 1.0, height),
+                colour,
+                &format!("rank {rank}, {name}: {:.3} ms", us / 1000.0),
+            );
         }
         if is_blamed(analysis, rank) {
             canvas.rect((x, 276.0, width - 1.0, 3.0), AT_FAULT, "at fault");
         }
-        if place % (30.0 / width).ceil() as usize == 0 {
+        if place % rows.len().div_ceil(LABELS_MAX) == 0 {
             canvas.text(x + width / 2.0, 292.0, "middle", &rank.to_string());
         }
     }
@@ -118,7 +124,7 @@ impl Window {
             begin = begin.min(start);
             end = end.max(start.saturating_add_unsigned(length));
         }
-        (begin < end).then(|| Window { begin: begin as f64, length: end as f64 - begin as f64 })
+        (begin < end).then_some(Window { begin: begin as f64, length: end as f64 - begin as f64 })
     }
 
     fn x(&self, us: f64) -> f64 {
@@ -172,7 +178,8 @@ pub(super) fn timeline(analysis: &Analysis) -> String {
             drawn += 1;
             edges[kind] = to;
             let is_communication = (1..=3).contains(&kind);
-            let (top, height) = if is_communication { (y + pitch / 2.0, pitch / 2.0 - 1.0) } else { (y + 1.0, pitch - 2.0) };
+            let (top, height) =
+                if is_communication { (y + pitch / 2.0, pitch / 2.0 - 1.0) } else { (y + 1.0, pitch - 2.0) };
             canvas.rect((from, top, to - from, height), KINDS[kind].1, "");
         }
     }
@@ -188,8 +195,9 @@ pub(super) fn timeline(analysis: &Analysis) -> String {
 /// Sends and receives with the lines between them.
 pub(super) fn pipeline(analysis: &Analysis) -> String {
     let title = "Pipeline: sends and receives";
-    let (rows, sentence) = rows(analysis);
-    let places: BTreeMap<u32, usize> = rows.iter().enumerate().map(|(place, row)| (analysis.ranks[*row].rank, place)).collect();
+    let rows = rows_of_pairs(analysis);
+    let places: BTreeMap<u32, usize> =
+        rows.iter().enumerate().map(|(place, row)| (analysis.ranks[*row].rank, place)).collect();
     let found = analysis.pipeline.pairs.iter().filter_map(|pair| {
         let (source, destination) = (places.get(&pair.source)?, places.get(&pair.destination)?);
         Some((pair, *source as f64, *destination as f64))
@@ -216,10 +224,39 @@ pub(super) fn pipeline(analysis: &Analysis) -> String {
         }
     }
     window.axis(&mut canvas, bottom + 14.0);
-    let mut sentence = sentence.unwrap_or_default();
+    let mut sentence = match analysis.ranks.len() {
+        all if all > rows.len() => {
+            format!("{} of {all} ranks: those at fault with their neighbours, then the first.", rows.len())
+        }
+        _ => String::new(),
+    };
     if found.len() > drawn.len() {
         sentence.push_str(&format!(" The first {} of {} pairs.", drawn.len(), found.len()));
     }
     canvas.text(PLOT.0, bottom + 34.0, "start", &sentence);
     canvas.finish()
+}
+
+/// Returns the rows of ranks that send to each other, those at fault first, in the order of stage and rank.
+fn rows_of_pairs(analysis: &Analysis) -> Vec<usize> {
+    let row_of: BTreeMap<u32, usize> = analysis.ranks.iter().enumerate().map(|(row, info)| (info.rank, row)).collect();
+    let mut links: Vec<(u32, u32)> = analysis
+        .pipeline
+        .pairs
+        .iter()
+        .map(|pair| (pair.source, pair.destination))
+        .collect::<BTreeSet<_>>()
+        .into_iter()
+        .collect();
+    links.sort_by_key(|(source, destination)| !(is_blamed(analysis, *source) || is_blamed(analysis, *destination)));
+    let mut rows: Vec<usize> = Vec::new();
+    for row in
+        links.into_iter().flat_map(|(source, destination)| [source, destination]).filter_map(|rank| row_of.get(&rank))
+    {
+        if rows.len() < RANKS_MAX && !rows.contains(row) {
+            rows.push(*row);
+        }
+    }
+    rows.sort_by_key(|row| (analysis.ranks[*row].stage, analysis.ranks[*row].rank));
+    rows
 }

@@ -11,7 +11,8 @@ use std::path::PathBuf;
 use support::document;
 
 /// A name that would be an element or a script, if the page treated it as markup.
-const HOSTILE: &str = "<img src=x onerror=\"window.pwned=1\"></script><!--<script>window.pwned=1</script>\u{2028}{{script}}\u{1b}[31m'&";
+const HOSTILE: &str =
+    "<img src=x onerror=\"window.pwned=1\"></script><!--<script>window.pwned=1</script>\u{2028}{{script}}\u{1b}[31m'&";
 
 /// Returns the content of a script element of the page by its identifier.
 fn element(page: &str, id: &str) -> String {
@@ -43,7 +44,11 @@ fn replace_texts(value: &mut serde_json::Value) {
 
 /// Returns the document of a simulated job with a slow rank.
 fn simulated() -> Analysis {
-    let job = Job { dp: 4, tp: 2, pp: 2, ..Job::default() }.with_fault(Fault::SlowRank { rank: 5, from_step: 6, percent: 50 });
+    let job = Job { dp: 4, tp: 2, pp: 2, ..Job::default() }.with_fault(Fault::SlowRank {
+        rank: 5,
+        from_step: 6,
+        percent: 50,
+    });
     analyze(&trace(&job, 1), &Settings::default())
 }
 
@@ -159,7 +164,8 @@ fn svg_without_figures_states_why() {
 #[test]
 fn index_lists_runs_with_relative_links() {
     let mut fault = RunEntry::new("job a/report.html", &document(4, 4));
-    let healthy = RunEntry { path: "../other.html".to_owned(), title: "b".to_owned(), is_healthy: true, ..RunEntry::default() };
+    let healthy =
+        RunEntry { path: "../other.html".to_owned(), title: "b".to_owned(), is_healthy: true, ..RunEntry::default() };
     fault.title = "a & b".to_owned();
     let page = index(&[fault, healthy]);
     assert!(page.contains("<a href=\"./job%20a/report.html\">a &amp; b</a>"), "{page}");

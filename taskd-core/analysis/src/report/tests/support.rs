@@ -27,7 +27,13 @@ const PAIRS_MAX: usize = 20_000;
 
 /// Returns the document of a job of 2 to 8 pipeline stages, in which one rank computes 50 % longer from the middle on.
 pub(super) fn document(ranks: u32, steps: u32) -> Analysis {
-    let stages = if ranks >= 512 { 8 } else if ranks >= 16 { 4 } else { 2 };
+    let stages = if ranks >= 512 {
+        8
+    } else if ranks >= 16 {
+        4
+    } else {
+        2
+    };
     let job = Job { ranks, steps, stages, width: ranks / stages, slow: ranks * 5 / 8, onset: steps / 2 };
     let mut analysis = Analysis {
         version: VERSION,
@@ -75,25 +81,8 @@ impl Job {
         analysis.timeline.names = names.map(str::to_owned).to_vec();
         let mut numbers = Numbers(u64::from(self.ranks));
         let rows = self.ranks as usize;
-        let table = || vec![Vec::new(); rows];
-        let breakdown = &mut analysis.breakdown;
-        for table_of in [
-            &mut breakdown.start_us,
-            &mut breakdown.total_us,
-            &mut breakdown.interval_us,
-            &mut breakdown.forward_backward_us,
-            &mut breakdown.tail_us,
-            &mut breakdown.data_loader_us,
-            &mut analysis.overlap.computation_us,
-            &mut analysis.overlap.communication_alone_us,
-            &mut analysis.overlap.stage_us,
-            &mut analysis.overlap.receive_alone_us,
-            &mut analysis.overlap.collective_alone_us,
-            &mut analysis.overlap.overlapped_us,
-            &mut analysis.communication.transfer_us,
-            &mut analysis.communication.wait_us,
-        ] {
-            *table_of = table();
+        for table in tables(analysis) {
+            *table = vec![Vec::new(); rows];
         }
         analysis.timeline.spans = vec![Vec::new(); rows];
         let mut begin = 0_u64;
@@ -113,12 +102,12 @@ impl Job {
         let is_slow = |rank: u32| rank == self.slow && step >= self.onset;
         let work = |rank: u32, us: u64| if is_slow(rank) { us * 3 / 2 } else { us };
         let load: Vec<u64> = (0..self.ranks).map(|_| numbers.near(1_800)).collect();
-        let passes: Vec<[u64; 2]> = (0..self.ranks)
-            .map(|rank| [work(rank, numbers.near(9_000)), work(rank, numbers.near(18_000))])
-            .collect();
+        let passes: Vec<[u64; 2]> =
+            (0..self.ranks).map(|rank| [work(rank, numbers.near(9_000)), work(rank, numbers.near(18_000))]).collect();
         let busiest: Vec<u64> = passes.iter().map(|[forward, backward]| (forward + backward) * MICRO_BATCHES).collect();
         let lead = |rank: u32| u64::from(rank / self.width) * 9_300;
-        let meet = (0..self.ranks).map(|rank| load[rank as usize] + lead(rank) + busiest[rank as usize]).max().unwrap_or(0);
+        let meet =
+            (0..self.ranks).map(|rank| load[rank as usize] + lead(rank) + busiest[rank as usize]).max().unwrap_or(0);
         let reduce = numbers.near(3_000);
         let length = meet + reduce + 2_500;
         for rank in 0..self.ranks {
@@ -145,23 +134,24 @@ impl Job {
                 let number = (step + 1) * 16 + place as u32;
                 analysis.timeline.spans[row].push(TimelineSpan(start as i64, us, kind, name, number));
             }
+            // In the order of `tables`.
             let cells = [
-                (&mut analysis.breakdown.start_us, begin),
-                (&mut analysis.breakdown.total_us, length),
-                (&mut analysis.breakdown.interval_us, load[row]),
-                (&mut analysis.breakdown.forward_backward_us, busiest[row] + lead(rank)),
-                (&mut analysis.breakdown.tail_us, length - load[row] - busiest[row] - lead(rank)),
-                (&mut analysis.breakdown.data_loader_us, load[row]),
-                (&mut analysis.overlap.computation_us, length - wait - reduce - lead(rank)),
-                (&mut analysis.overlap.communication_alone_us, wait + reduce + lead(rank)),
-                (&mut analysis.overlap.stage_us, length - lead(rank)),
-                (&mut analysis.overlap.receive_alone_us, lead(rank)),
-                (&mut analysis.overlap.collective_alone_us, wait + reduce),
-                (&mut analysis.overlap.overlapped_us, 380),
-                (&mut analysis.communication.transfer_us, reduce),
-                (&mut analysis.communication.wait_us, wait + lead(rank)),
+                begin,
+                length,
+                load[row],
+                busiest[row] + lead(rank),
+                length - load[row] - busiest[row] - lead(rank),
+                load[row],
+                length - wait - reduce - lead(rank),
+                wait + reduce + lead(rank),
+                length - lead(rank),
+                lead(rank),
+                wait + reduce,
+                380,
+                reduce,
+                wait + lead(rank),
             ];
-            for (table, value) in cells {
+            for (table, value) in tables(analysis).into_iter().zip(cells) {
                 table[row].push(Some(value));
             }
         }
@@ -228,7 +218,12 @@ impl Job {
                 slowdown_percent: 50.2,
                 confidence_permille: 987,
                 evidence: vec![
-                    evidence("computation per step (ms)", 81.2, 54.1, "It computes 50 % longer than the median of its stage."),
+                    evidence(
+                        "computation per step (ms)",
+                        81.2,
+                        54.1,
+                        "It computes 50 % longer than the median of its stage.",
+                    ),
                     evidence("wait per step (ms)", 0.4, 27.3, "It waits for no other rank, and all others wait."),
                 ],
             }],
@@ -258,7 +253,10 @@ impl Job {
                 value: 18.25,
                 mean: 24.5,
                 unit: "GB/s".to_owned(),
-                text: format!("The link {rank} -> {} has less bandwidth than others of its kind: check cable and switch.", rank + 1),
+                text: format!(
+                    "The link {rank} -> {} has less bandwidth than others of its kind: check cable and switch.",
+                    rank + 1
+                ),
             });
         }
         analysis.limits.push(Limit {
@@ -280,16 +278,39 @@ impl Job {
             let rank = if column >= self.onset as usize { self.slow } else { 1 };
             let spans = &analysis.timeline.spans[rank as usize];
             let from = (column as u32 + 1) * 16;
-            let segments = spans.iter().filter(|span| (from..from + 16).contains(&span.4) && span.2 != 2).map(|span| CriticalSegment {
-                rank,
-                name: analysis.timeline.names[span.3 as usize].clone(),
-                kind: span.2,
-                start_us: span.0,
-                duration_us: span.1,
+            let segments = spans.iter().filter(|span| (from..from + 16).contains(&span.4) && span.2 != 2).map(|span| {
+                CriticalSegment {
+                    rank,
+                    name: analysis.timeline.names[span.3 as usize].clone(),
+                    kind: span.2,
+                    start_us: span.0,
+                    duration_us: span.1,
+                }
             });
             analysis.critical_path.push(CriticalStep { step: *step, segments: segments.collect() });
         }
     }
+}
+
+/// The tables that the documents have.
+fn tables(analysis: &mut Analysis) -> [&mut Table; 14] {
+    let (breakdown, overlap) = (&mut analysis.breakdown, &mut analysis.overlap);
+    [
+        &mut breakdown.start_us,
+        &mut breakdown.total_us,
+        &mut breakdown.interval_us,
+        &mut breakdown.forward_backward_us,
+        &mut breakdown.tail_us,
+        &mut breakdown.data_loader_us,
+        &mut overlap.computation_us,
+        &mut overlap.communication_alone_us,
+        &mut overlap.stage_us,
+        &mut overlap.receive_alone_us,
+        &mut overlap.collective_alone_us,
+        &mut overlap.overlapped_us,
+        &mut analysis.communication.transfer_us,
+        &mut analysis.communication.wait_us,
+    ]
 }
 
 fn link(source: u32, destination: u32, kind: &str, numbers: &mut Numbers) -> Link {
@@ -304,7 +325,11 @@ fn link(source: u32, destination: u32, kind: &str, numbers: &mut Numbers) -> Lin
             median: middle * factor,
             q3: middle * 1.05 * factor,
             high: middle * 1.15 * factor,
-            outliers: vec![Outlier { value: middle * outlier, operation: "all_reduce bucket 3".to_owned(), step: Some(12) }],
+            outliers: vec![Outlier {
+                value: middle * outlier,
+                operation: "all_reduce bucket 3".to_owned(),
+                step: Some(12),
+            }],
             outlier_count: 1,
         })
     };

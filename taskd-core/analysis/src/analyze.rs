@@ -3,21 +3,27 @@
 use crate::activity::{self, Computation};
 use crate::clocks::{self, Alignment};
 use crate::document::{Analysis, Incident, RankInfo, Table, VERSION};
+use crate::hints::{Thresholds, hints};
 use crate::index::{Index, list};
 use crate::matches::Matches;
 use crate::model::Trace;
 use crate::pairing::{PAIRS_MAX, Pairs};
 use crate::summary::summarize;
+use crate::tables::{float, rounded};
 use crate::timeline::{self, SPANS_MAX};
 use crate::verdict::{VerdictRule, verdict};
 use crate::waits::{self, Waits};
-use crate::{breakdown, communication, critical_path, links, overlap, stages};
+use crate::{breakdown, communication, critical_path, limits, links, overlap, stages};
 
 /// What an analysis does beyond its defaults.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Settings {
+    /// Kinds of traces that were read, for [`Analysis::sources`].
+    pub sources: Vec<String>,
     /// Incidents that the supervisor recorded, for the document.
     pub incidents: Vec<Incident>,
+    /// Thresholds of the hints.
+    pub thresholds: Thresholds,
     /// Thresholds of the verdict.
     pub verdict: VerdictRule,
 }
@@ -52,8 +58,9 @@ pub fn analyze(trace: &Trace, settings: &Settings) -> Analysis {
     let mut analysis = Analysis {
         version: VERSION,
         title: trace.title.clone(),
+        sources: settings.sources.clone(),
         began_unix_ns: trace.began_unix_ns.map(|began| began.saturating_add(origin)),
-        ranks: rank_infos(trace),
+        ranks: rank_infos(&parts.index),
         steps: parts.index.steps.clone(),
         incidents: settings.incidents.clone(),
         clocks: parts.alignment.document(&parts.index),
@@ -67,6 +74,8 @@ pub fn analyze(trace: &Trace, settings: &Settings) -> Analysis {
     analysis.timeline = timeline::timeline(&parts.index, &parts.matches, &parts.shift, SPANS_MAX);
     analysis.critical_path = critical_path::paths(&parts.index, &parts.matches, &parts.pairs, &parts.shift);
     analysis.verdict = verdict(&analysis, &parts.own_us, &transfers, &settings.verdict);
+    analysis.hints = hints(&analysis, &settings.thresholds);
+    analysis.limits = limits::limits(&analysis);
     missing(&parts, &analysis.communication, &unknown, &mut analysis.missing);
     analysis.summary = summarize(&analysis);
     analysis
@@ -125,18 +134,28 @@ fn pipeline(parts: &Parts<'_>, analysis: &mut Analysis) {
     pipeline.micro_batches = pairs.micro_batches;
 }
 
-fn rank_infos(trace: &Trace) -> Vec<RankInfo> {
-    let info = |(rank, events): (&u32, &crate::model::RankTrace)| RankInfo {
-        rank: *rank,
-        host: events.host.clone(),
-        device: events.device,
-        stage: events.stage,
-        flop_per_step: events.resources.flop_per_step,
-        flop_per_second: events.resources.flop_per_second,
-        peak_memory_bytes: events.resources.peak_memory_bytes,
-        memory_capacity_bytes: events.resources.memory_capacity_bytes,
+/// Returns the ranks. What a trace implies is computed: operations per second from those of a step and the time of all
+/// steps, the peak of memory from the samples.
+fn rank_infos(index: &Index<'_>) -> Vec<RankInfo> {
+    let info = |(row, rank): (usize, &u32)| {
+        let events = index.rows[row];
+        let resources = &events.resources;
+        let windows = &index.windows[row];
+        let busy_ns = windows.iter().fold(0u64, |sum, window| sum.saturating_add(window.end.abs_diff(window.start)));
+        let per_second = |flop: f64| flop * float(windows.len() as u64) * 1e9 / float(busy_ns);
+        let implied = resources.flop_per_step.filter(|_| busy_ns > 0 && !index.is_pseudo).map(per_second).map(rounded);
+        RankInfo {
+            rank: *rank,
+            host: events.host.clone(),
+            device: events.device,
+            stage: events.stage,
+            flop_per_step: resources.flop_per_step,
+            flop_per_second: resources.flop_per_second.or(implied),
+            peak_memory_bytes: resources.peak_memory_bytes.or(resources.memory.iter().map(|sample| sample.1).max()),
+            memory_capacity_bytes: resources.memory_capacity_bytes,
+        }
     };
-    trace.ranks.iter().map(info).collect()
+    index.ranks.iter().enumerate().map(info).collect()
 }
 
 /// Adds what the trace lacks.
@@ -170,5 +189,136 @@ fn missing(
     }
     if parts.pairs.unpaired > 0 {
         missing.push(format!("{} sends and receives have no other side in the trace.", parts.pairs.unpaired));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Settings, analyze};
+    use crate::document::{Analysis, Incident, VERSION};
+    use crate::model::{Communication, Event, Kind, Missing, NameId, RankTrace, StepSpan, Trace};
+    use crate::synthetic::{Job, trace};
+    use proptest::prelude::*;
+
+    #[test]
+    fn document_returns_from_json_unchanged() {
+        let analysis = analyze(&trace(&Job { steps: 3, ..Job::default() }, 1), &Settings::default());
+        let text = serde_json::to_string(&analysis).unwrap();
+        assert_eq!(serde_json::from_str::<Analysis>(&text).unwrap(), analysis);
+    }
+
+    #[test]
+    fn span_is_an_array_in_json() {
+        let analysis = analyze(&trace(&Job { steps: 2, ..Job::default() }, 1), &Settings::default());
+        let json = serde_json::to_value(&analysis).unwrap();
+        let span = json["timeline"]["spans"][0][0].as_array().unwrap();
+        assert_eq!(span.len(), 5);
+        assert!(span.iter().all(serde_json::Value::is_number), "{span:?}");
+        assert_eq!(json["version"], VERSION);
+    }
+
+    #[test]
+    fn times_begin_at_the_earliest_moment() {
+        let trace = trace(&Job { steps: 2, ..Job::default() }, 1);
+        let analysis = analyze(&trace, &Settings::default());
+        let starts: Vec<u64> = analysis.breakdown.start_us.iter().map(|row| row[0].unwrap()).collect();
+        // All ranks began at one moment, before time zero of rank 0's clock or after it.
+        assert!(starts.windows(2).all(|pair| pair[0].abs_diff(pair[1]) <= 1), "{starts:?}");
+        let first = trace.ranks[&0].steps[0].start_ns;
+        let began = analysis.began_unix_ns.unwrap() - trace.began_unix_ns.unwrap();
+        assert_eq!((began, starts[0]), if first < 0 { (first, 0) } else { (0, first.unsigned_abs() / 1000) });
+    }
+
+    #[test]
+    fn parts_of_readers_and_supervisors_are_passed_through() {
+        let mut trace = trace(&Job { steps: 2, ..Job::default() }, 1);
+        trace.missing.push(Missing { rank: Some(3), what: "The file of rank 3 is truncated.".to_owned() });
+        trace.ranks.get_mut(&2).unwrap().lost = 12;
+        let incident = Incident {
+            at_us: 5,
+            class: "exit".to_owned(),
+            suspect: "rank 1".to_owned(),
+            sentence: "Rank 1 exited with code 1.".to_owned(),
+            evidence: Vec::new(),
+        };
+        let settings = Settings { incidents: vec![incident.clone()], ..Settings::default() };
+        let analysis = analyze(&trace, &settings);
+        assert_eq!(analysis.incidents, [incident]);
+        assert!(!analysis.verdict.is_healthy);
+        assert!(analysis.verdict.sentence.contains("Rank 1 exited with code 1."), "{}", analysis.verdict.sentence);
+        assert_eq!(analysis.missing[0], "The file of rank 3 is truncated.");
+        assert!(analysis.missing.iter().any(|text| text.contains("Rank 2 lost 12 records")), "{:?}", analysis.missing);
+    }
+
+    #[test]
+    fn rate_and_peak_are_computed_if_the_trace_implies_them() {
+        let mut trace = trace(&Job { steps: 4, ..Job::default() }, 1);
+        let recorded = analyze(&trace, &Settings::default()).ranks;
+        for rank in trace.ranks.values_mut() {
+            rank.resources.flop_per_second = None;
+            rank.resources.peak_memory_bytes = None;
+            rank.resources.memory = vec![(0, 5), (1, 9), (2, 7)];
+        }
+        let implied = analyze(&trace, &Settings::default()).ranks;
+        assert!(implied[0].flop_per_second.is_some());
+        for (implied, recorded) in implied.iter().zip(&recorded) {
+            let ratio = implied.flop_per_second.unwrap() / recorded.flop_per_second.unwrap();
+            assert!((ratio - 1.0).abs() < 1e-9, "{ratio}");
+            assert_eq!(implied.peak_memory_bytes, Some(9));
+        }
+    }
+
+    #[test]
+    fn empty_trace_is_an_empty_document() {
+        let analysis = analyze(&Trace::default(), &Settings::default());
+        assert!(analysis.ranks.is_empty() && analysis.steps.is_empty() && analysis.critical_path.is_empty());
+        assert_eq!(analysis.verdict.sentence, "The trace has no events: there is nothing to judge.");
+    }
+
+    const KINDS: [Kind; 6] =
+        [Kind::Compute, Kind::Collective, Kind::Send, Kind::Receive, Kind::Forward, Kind::SaveCheckpoint];
+
+    /// Any rank: times at the ends of the range, steps that overlap, references to nothing.
+    fn rank() -> impl Strategy<Value = RankTrace> {
+        let time = prop_oneof![Just(i64::MIN), Just(i64::MAX), -50i64..50];
+        let length = prop_oneof![Just(u64::MAX), 0u64..40];
+        let event = (time.clone(), length.clone(), 0usize..6, 0u32..3, prop::option::of(0u32..3));
+        let step = (0u64..4, time, length);
+        let details = (prop::option::of(0u32..3), prop::option::of(0u64..3), prop::option::of(0u32..4));
+        let parts = (
+            prop::collection::vec(event, 0..8),
+            prop::collection::vec(step, 0..4),
+            prop::collection::vec(details, 0..3),
+        );
+        parts.prop_map(|(events, steps, details)| {
+            let event = |(start_ns, duration_ns, kind, lane, communication)| Event {
+                start_ns,
+                duration_ns,
+                kind: KINDS[kind],
+                lane,
+                name: NameId(lane),
+                communication,
+            };
+            let step = |(number, start_ns, duration_ns)| StepSpan { number, start_ns, duration_ns };
+            let of_details =
+                |(group, sequence, peer)| Communication { group, sequence, peer, ..Communication::default() };
+            let mut rank = RankTrace {
+                events: events.into_iter().map(event).collect(),
+                steps: steps.into_iter().map(step).collect(),
+                communications: details.into_iter().map(of_details).collect(),
+                ..RankTrace::default()
+            };
+            rank.groups.resize_with(2, Default::default);
+            rank.events.sort_by_key(|event| event.start_ns);
+            rank
+        })
+    }
+
+    proptest! {
+        #[test]
+        fn any_trace_gives_a_document(ranks in prop::collection::btree_map(0u32..4, rank(), 0..4)) {
+            let analysis = analyze(&Trace { ranks, ..Trace::default() }, &Settings::default());
+            prop_assert!(serde_json::to_string(&analysis).is_ok());
+        }
     }
 }

@@ -1,6 +1,7 @@
 //! Box plots by Tukey.
 
 use crate::document::{BoxPlot, Outlier};
+use crate::tables::rounded;
 
 /// One value with the operation and the step for its outlier.
 #[derive(Clone, Copy, Debug)]
@@ -29,8 +30,9 @@ pub(crate) fn of(values: &mut [Value<'_>]) -> Option<BoxPlot> {
     beyond.truncate(BoxPlot::OUTLIERS_MAX);
     let outliers = beyond
         .into_iter()
-        .map(|value| Outlier { value: value.value, operation: value.operation.to_owned(), step: value.step })
+        .map(|value| Outlier { value: rounded(value.value), operation: value.operation.to_owned(), step: value.step })
         .collect();
+    let [low, q1, median, q3, high] = [low, q1, median, q3, high].map(rounded);
     Some(BoxPlot { low, q1, median, q3, high, outliers, outlier_count })
 }
 

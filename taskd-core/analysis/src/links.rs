@@ -9,7 +9,7 @@ use crate::index::Index;
 use crate::matches::{Call, Matches};
 use crate::model::LinkKind;
 use crate::pairing::Pairs;
-use crate::tables::float;
+use crate::tables::{float, rounded};
 use crate::waits::Waits;
 use std::cmp::Reverse;
 
@@ -122,7 +122,7 @@ fn link(index: &Index<'_>, time_ns: u64, transfers: &[Transfer<'_>]) -> Link {
         count: transfers.len() as u64,
         time_us: time_ns / 1000,
         bytes,
-        bytes_per_second: bandwidth(bytes, time_ns),
+        bytes_per_second: bandwidth(bytes, time_ns).map(rounded),
         time_box: plot(&|transfer| Some(float(transfer.time_ns) / 1000.0)),
         bytes_box: plot(&|transfer| Some(float(transfer.bytes))),
         bandwidth_box: plot(&|transfer| bandwidth(transfer.bytes, transfer.time_ns)),

@@ -117,10 +117,10 @@ mod tests {
     proptest! {
         #[test]
         fn indicators_equal_the_naive_model(
-            spans in prop::collection::vec((0usize..3, -8i64..48, 0u64..16), 1..16),
+            spans in prop::collection::vec((0u8..3, -8i64..48, 0u64..16), 1..16),
         ) {
             let kinds = [Kind::Compute, Kind::Receive, Kind::Collective];
-            let mut events: Vec<_> = spans.iter().map(|&(kind, at, us)| (kinds[kind], kind as u32, at, us)).collect();
+            let mut events: Vec<_> = spans.iter().map(|&(kind, at, us)| (kinds[usize::from(kind)], u32::from(kind), at, us)).collect();
             events.push((Kind::Compute, 0, 0, 1));
             let in_kind = |kind: Kind, at: i64| {
                 events.iter().any(|event| event.0 == kind && event.2 <= at && at < event.2 + event.3 as i64)

@@ -152,11 +152,8 @@ mod tests {
     fn trace(ranks: [&[(Kind, i64, Option<u64>)]; 2]) -> Trace {
         let mut trace = Trace::default();
         for (number, calls) in (0u32..).zip(ranks) {
-            let mut rank = RankTrace::default();
-            rank.steps = vec![
-                StepSpan { number: 1, start_ns: 0, duration_ns: 100 },
-                StepSpan { number: 2, start_ns: 100, duration_ns: 100 },
-            ];
+            let steps = [(1, 0), (2, 100)].map(|(number, start_ns)| StepSpan { number, start_ns, duration_ns: 100 });
+            let mut rank = RankTrace { steps: steps.into(), ..RankTrace::default() };
             let name = rank.names.intern("p2p");
             for (at, &(kind, start_ns, sequence)) in (0..).zip(calls) {
                 let peer = Some(1 - number);
@@ -168,13 +165,17 @@ mod tests {
         trace
     }
 
-    fn pairs(trace: &Trace, max: usize) -> (Vec<(Option<u64>, i64, i64)>, u64, Pairs) {
+    /// Step, start of the send and start of the receive of a pair.
+    type Found = (Option<u64>, i64, i64);
+
+    /// Returns the pairs, and the number of those that the document leaves out.
+    fn pairs(trace: &Trace, max: usize) -> (Vec<Found>, u64, Pairs) {
         let index = Index::new(trace);
         let matches = Matches::new(&index);
         let pairs = Pairs::new(&index, &matches);
         let times = |side: (u32, u32)| matches.event(side).start_ns;
         let (document, left_out) = pairs.document(&index, &matches, &[0, 0], max);
-        assert_eq!(document.len() + left_out as usize, pairs.pairs.len());
+        assert_eq!(document.len() as u64 + left_out, pairs.pairs.len() as u64);
         let found = pairs
             .pairs
             .iter()

@@ -28,6 +28,12 @@ pub(crate) const fn float(value: u64) -> f64 {
     value as f64
 }
 
+/// Returns a value for the document: with three decimals, without any from 10^9 on. Such a value has a short decimal form,
+/// which readers of JSON return exactly.
+pub(crate) fn rounded(value: f64) -> f64 {
+    if value.abs() < 1e9 { (value * 1000.0).round() / 1000.0 } else { value.round() }
+}
+
 /// Returns the mean; `None` without values.
 pub(crate) fn mean(values: impl IntoIterator<Item = f64>) -> Option<f64> {
     let (sum, count) = values.into_iter().fold((0.0, 0u64), |(sum, count), value| (sum + value, count + 1));

@@ -52,7 +52,7 @@ pub fn html(analysis: &Analysis) -> String {
 }
 
 /// Content security policy of a page with one style and one script element: nothing else runs, and nothing is requested.
-pub(super) fn policy(style: &str, script: &str) -> String {
+fn policy(style: &str, script: &str) -> String {
     format!(
         "default-src 'none'; style-src 'sha256-{}'; script-src 'sha256-{}'; base-uri 'none'; form-action 'none'",
         content_hash(style),

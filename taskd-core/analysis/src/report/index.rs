@@ -1,7 +1,7 @@
 //! The index of the runs under a directory.
 
-use super::html::{fill, policy};
-use super::text::{content_hash, escape, milliseconds};
+use super::static_page::{NUMBER, page, table};
+use super::text::{escape, milliseconds};
 use crate::document::Analysis;
 use std::fmt::Write as _;
 
@@ -43,9 +43,6 @@ impl RunEntry {
     }
 }
 
-const PAGE: &str = include_str!("page/index.html");
-const STYLE: &str = include_str!("page/index.css");
-
 /// Returns the index page: one row per run, in the given order, runs with a fault marked. It has no script, and links only
 /// to paths below itself: an entry with another path is listed without a link.
 #[must_use]
@@ -73,15 +70,16 @@ pub fn index(runs: &[RunEntry]) -> String {
         0 => "There is no run under this directory.".to_owned(),
         count => format!("{count} runs, {faults} with a fault."),
     };
-    fill(
-        PAGE,
-        &[
-            ("policy", policy(STYLE, "").replace(&format!("'sha256-{}'", content_hash("")), "'none'")),
-            ("style", STYLE.to_owned()),
-            ("summary", summary),
-            ("rows", rows),
-        ],
-    )
+    let columns = [
+        ("Run", ""),
+        ("State", ""),
+        ("Verdict", ""),
+        ("Ranks", NUMBER),
+        ("Steps", NUMBER),
+        ("Mean step", NUMBER),
+        ("Began", ""),
+    ];
+    page("Runs", &format!("<p>{summary}</p>\n{}", table(&columns, &rows)))
 }
 
 /// Returns the address of a relative path below the index, percent-encoded; `None` for any other path.

@@ -1,4 +1,5 @@
-//! The report: the document as one HTML page, as SVG of a single view, as a summary for a terminal, and as an index of runs.
+//! The report: the document as one HTML page, as SVG of a single view, as a summary for a terminal, as an index of runs,
+//! and as a comparison of two runs.
 //!
 //! [`html`] returns one file that makes no request: style, scripts and data are in it, and its content security policy
 //! forbids everything else. The model is `cargo build --timings`: verdict first, data as JSON, views drawn in the browser.
@@ -16,14 +17,17 @@
 //! Names in traces are input. The scripts set text by `textContent` only; the document is JSON in a script element of a
 //! type that browsers do not run, with `<` escaped; the policy admits exactly the hashes of this script and this style.
 
+mod compare;
 mod html;
 mod index;
+mod static_page;
 mod svg;
 mod terminal;
 #[cfg(test)]
 mod tests;
 mod text;
 
+pub use compare::comparison_html;
 pub use html::html;
 pub use index::{RunEntry, index};
 pub use svg::{View, svg};

@@ -138,7 +138,7 @@ impl RankState {
         let resources = &mut self.trace.resources;
         let steps = self.trace.steps.len();
         #[allow(clippy::cast_precision_loss, reason = "a figure for a report")]
-        let rate = resources.flop_per_step.map(|flop| flop * steps as f64 / (busy.max(1) as f64 / 1e9));
+        let rate = resources.flop_per_step.map(|flop| (flop * steps as f64 / (busy.max(1) as f64 / 1e9)).round());
         resources.flop_per_second = rate;
         self.trace
     }

@@ -45,7 +45,7 @@ pub(super) fn slow_links(
         }
         let steps: Vec<(usize, Step)> = steps.into_iter().filter(|(column, _)| *column > 0).collect();
         let excess: Vec<f64> = steps.iter().map(|(_, step)| step.time_us / step.usual_us - 1.0).collect();
-        let noise = series::noise(excess.windows(2).map(|pair| pair[1] - pair[0]));
+        let noise = series::noise([excess.as_slice()]);
         let Some(onset) = series::onset(&excess, rule.link_percent / 100.0, noise, rule.steps_min) else { continue };
         let affected = &steps[onset.first..onset.end];
         let onset = Onset { first: affected[0].0, end: affected[affected.len() - 1].0 + 1, ..onset };

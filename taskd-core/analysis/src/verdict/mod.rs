@@ -13,13 +13,13 @@ mod text;
 
 use crate::document::{Analysis, Blame, EvidenceItem, Table, Verdict};
 use crate::links::Transfer;
-use crate::tables::{cell, float, median};
+use crate::tables::{cell, float, median, rounded};
 use series::{Onset, others_median};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Maximum number of blamed components in the document.
 const BLAMED_MAX: usize = 8;
-/// More slow ranks than this share of the job, in percent, are no stragglers: the job is uneven.
+/// More slow ranks than this share of the job, in percent, are no stragglers, unless they are one host: the job is uneven.
 const SLOW_RANKS_MAX_PERCENT: usize = 34;
 
 /// Thresholds of the verdict.
@@ -103,7 +103,9 @@ fn slow_ranks(analysis: &Analysis, own_us: &Table, rule: &VerdictRule) -> Vec<Sl
     let mut slow = Vec::new();
     for rows in stages.values().filter(|rows| rows.len() > 1) {
         let compared = compare(analysis, own_us, rows);
-        let noise = series::noise(compared.iter().flatten().map(|step| step.excess));
+        let excess: Vec<Vec<f64>> =
+            compared.iter().map(|steps| steps.iter().map(|step| step.excess).collect()).collect();
+        let noise = series::noise(excess.iter().map(Vec::as_slice));
         for (row, steps) in rows.iter().zip(&compared) {
             let all = find(analysis, *row, steps, noise, rule, rule.steps_min);
             let found = all.or_else(|| {
@@ -123,10 +125,19 @@ fn slow_ranks(analysis: &Analysis, own_us: &Table, rule: &VerdictRule) -> Vec<Sl
         slow.waited_us = waited;
         waited >= rule.waited_share * excess
     });
-    if slow.len() * 100 > analysis.ranks.len() * SLOW_RANKS_MAX_PERCENT && slow.len() > 1 {
+    let are_many = slow.len() * 100 > analysis.ranks.len() * SLOW_RANKS_MAX_PERCENT && slow.len() > 1;
+    if are_many && !is_host(analysis, &slow) {
         slow.clear();
     }
     slow
+}
+
+/// Returns true if the slow ranks are all ranks of one host of several.
+fn is_host(analysis: &Analysis, slow: &[SlowRank]) -> bool {
+    let host_of = |row: usize| analysis.ranks[row].host.as_deref();
+    let host = slow.first().and_then(|slow| host_of(slow.row));
+    let on_host = (0..analysis.ranks.len()).filter(|row| host_of(*row) == host).count();
+    host.is_some() && slow.iter().all(|slow| host_of(slow.row) == host) && slow.len() == on_host
 }
 
 /// Compares each row of a stage with the others in each step.
@@ -211,7 +222,7 @@ fn waited(analysis: &Analysis, own_us: &Table, rows: &[usize], slow: &SlowRank) 
 }
 
 fn evidence(what: &str, value: f64, usual: Option<f64>, text: String) -> EvidenceItem {
-    EvidenceItem { what: what.to_owned(), value: Some(value), usual, text }
+    EvidenceItem { what: what.to_owned(), value: Some(rounded(value)), usual: usual.map(rounded), text }
 }
 
 /// Confidence in permille from the number of affected steps and their share that exceeds the threshold.
@@ -230,7 +241,7 @@ fn blame(component: String, ranks: Vec<u32>, cause: &str, step: Option<u64>, per
         ranks,
         cause: cause.to_owned(),
         onset_step: step,
-        slowdown_percent: percent,
+        slowdown_percent: rounded(percent),
         confidence_permille: confidence(onset),
         evidence: Vec::new(),
     }

@@ -49,9 +49,11 @@ pub(super) fn onset(series: &[f64], threshold: f64, noise: f64, steps_min: usize
     is_slow.then_some(Onset { first: range.start, end: range.end, level, share })
 }
 
-/// Returns the standard deviation of values around 0 by their median absolute value.
-pub(super) fn noise(values: impl Iterator<Item = f64>) -> f64 {
-    median(values.map(f64::abs).collect()).unwrap_or_default() * DEVIATION_OF_MAD
+/// Returns the standard deviation of the noise in several series, by the median absolute difference of successive values:
+/// the level of a series, which may be that of a fault, does not count.
+pub(super) fn noise<'a>(series: impl IntoIterator<Item = &'a [f64]>) -> f64 {
+    let differences = series.into_iter().flat_map(|series| series.windows(2).map(|pair| (pair[1] - pair[0]).abs()));
+    median(differences.collect()).unwrap_or_default() * DEVIATION_OF_MAD / std::f64::consts::SQRT_2
 }
 
 /// Returns the median of all other values for each value.
@@ -91,7 +93,7 @@ mod tests {
         let series: Vec<f64> = (0..40).map(|at| if at % 9 == 4 { 2.0 } else { 0.0 }).collect();
         assert_eq!(onset(&series, 0.1, 0.0, 5), None);
         let varying: Vec<f64> = (0..40).map(|at| if at % 2 == 0 { 0.4 } else { -0.3 }).collect();
-        assert_eq!(onset(&varying, 0.1, noise(varying.iter().copied()), 5), None);
+        assert_eq!(onset(&varying, 0.1, noise([varying.as_slice()]), 5), None);
     }
 
     proptest! {

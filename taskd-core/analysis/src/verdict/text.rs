@@ -1,8 +1,8 @@
 //! The verdict in words for an engineer on call: the component, the figure, the first step, and what to do.
 
-use super::{Cause, SlowRank, VerdictRule, blame, evidence};
+use super::{Cause, SlowRank, VerdictRule, blame, evidence, series};
 use crate::document::{Analysis, Blame};
-use crate::tables::{column, float, mean};
+use crate::tables::{column, float, mean, median};
 use std::collections::BTreeMap;
 
 impl Cause {
@@ -149,7 +149,25 @@ fn without_blame(analysis: &Analysis, rule: &VerdictRule) -> String {
             rule.steps_min + 1
         );
     }
-    format!("No rank or link is persistently slower than its peers ({ranks} ranks, {steps} steps).{step}")
+    let all = slower_job(analysis, rule).unwrap_or_default();
+    format!("No rank or link is persistently slower than its peers ({ranks} ranks, {steps} steps).{all}{step}")
+}
+
+/// States since when the steps of the whole job are longer than in its first quarter.
+fn slower_job(analysis: &Analysis, rule: &VerdictRule) -> Option<String> {
+    let of_step = |at| mean(column(&analysis.breakdown.total_us, at).map(float));
+    let times: Vec<(usize, f64)> = (1..analysis.steps.len()).filter_map(|at| Some((at, of_step(at)?))).collect();
+    let first = times.get(..(times.len() / 4).max(rule.steps_min))?;
+    let usual = median(first.iter().map(|time| time.1).collect()).filter(|usual| *usual > 0.0)?;
+    let excess: Vec<f64> = times.iter().map(|time| time.1 / usual - 1.0).collect();
+    let noise = series::noise([excess.as_slice()]);
+    let onset = series::onset(&excess, rule.rank_percent / 100.0, noise, rule.steps_min)?;
+    let step = analysis.steps.get(times.get(onset.first)?.0)?;
+    Some(format!(
+        " The steps of all ranks take {:.0} % longer since step {step}: look at the script, the data, or a service that all \
+         ranks use.",
+        onset.level * 100.0
+    ))
 }
 
 fn capitalized(text: &str) -> String {

@@ -1,6 +1,6 @@
 // A table of any length: only the visible rows are in the page. Sorts by a click on a heading; arrow keys move between
 // cells, Enter opens the row.
-const PRINTED_ROWS = 200; // rows of a table that are printed; a sentence states the rest
+const PRINTED_ROWS = 64; // rows of a table that are printed; a sentence states the rest
 
 // `columns`: {title, number, value(row), text(row)}; `rows`: list of keys; `open(row)`: what a click on a row does;
 // `pinned`: {cells} shown first, whatever the order; `mark(row)`: true if the row is emphasized.

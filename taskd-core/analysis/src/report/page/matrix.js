@@ -101,7 +101,7 @@ function matrixView(wanted, why) {
   return h('div', null, h('div', { class: 'tools' }, kinds.length > 1 && choice('Kind of link', kinds.map((kind) => [kind, kind]), (kind) => {
     state.kind = kind;
     view.draw();
-  }, state.kind)), note(`Shown: ${why} (${ranks.length} ranks${wanted.length > MATRIX_MAX ? ` of ${wanted.length}, the first` : ''}), ${kinds.length > 1
+  }, state.kind)), detailed && legend(Object.entries(MATRIX_COLOURS)), note(`Shown: ${why} (${ranks.length} ranks${wanted.length > MATRIX_MAX ? ` of ${wanted.length}, the first` : ''}), ${kinds.length > 1
     ? 'one kind of link at a time' : `links of kind ${kinds[0]}`}. Rows send, columns receive. ${detailed
     ? 'In each cell: bar and box plot of time, bar and box plot of bytes, box plot of bandwidth; each on one scale over the matrix.'
     : 'Dark cells have the most bandwidth; choose at most 8 ranks for box plots.'}`), view.element, read);

@@ -24,8 +24,9 @@ function overview(body) {
   for (const blame of verdict.blamed) {
     body.append(h('div', { class: 'blame' },
       h('h3', null, `${blame.component}: ${blame.cause}`),
-      h('p', null, [`Slowdown ${plain(blame.slowdown_percent)} %`, `confidence ${(blame.confidence_permille / 10).toFixed(1)} %`,
+      h('p', null, [`Slowdown ${blame.slowdown_percent.toFixed(1)} %`, `confidence ${(blame.confidence_permille / 10).toFixed(1)} %`,
         blame.onset_step === null ? 'no onset known' : `since step ${blame.onset_step}`].join(', '), '. ',
+      blame.ranks.length > 0 && rankRow.has(blame.ranks[0]) && [h('a', { href: timelineHash(blame.ranks[0]) }, 'timeline'), ' '],
       blame.ranks.slice(0, 16).map((rank) => [rankLink(rank), ' ']),
       blame.ranks.length > 16 ? `and ${blame.ranks.length - 16} more` : null),
       evidenceTable(blame.evidence)));

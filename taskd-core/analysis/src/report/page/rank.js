@@ -15,7 +15,7 @@ function rankPage(rank) {
     } }, 'Timeline of this rank')));
   for (const blame of doc.verdict.blamed.filter((blame) => blame.ranks.includes(rank))) {
     body.append(h('div', { class: 'blame' }, h('h3', null, `${blame.component}: ${blame.cause}`),
-      h('p', null, `Slowdown ${plain(blame.slowdown_percent)} %, ${blame.onset_step === null ? 'no onset known' : `since step ${blame.onset_step}`}.`), evidenceTable(blame.evidence)));
+      h('p', null, `Slowdown ${blame.slowdown_percent.toFixed(1)} %, ${blame.onset_step === null ? 'no onset known' : `since step ${blame.onset_step}`}.`), evidenceTable(blame.evidence)));
   }
   body.append(facts([['Host', info.host ?? 'not in the trace'], ['Device', plain(info.device)], ['Pipeline stage', plain(stageOf(row))],
     ['Mean step', msUnit(means('breakdown.total_us')?.of_ranks[row])], ['Mean step without waiting', msUnit(doc.summary.own_us[row])],

@@ -2,10 +2,10 @@
 
 mod support;
 
-use super::{RunEntry, View, html, index, json, svg, terminal};
+use super::{RunEntry, View, comparison_html, html, index, json, svg, terminal};
 use crate::document::Analysis;
 use crate::synthetic::{Fault, Job, trace};
-use crate::{Settings, analyze};
+use crate::{Settings, analyze, compare};
 use std::fs;
 use std::path::PathBuf;
 use support::document;
@@ -72,6 +72,7 @@ fn pages_are_written_for_the_browser() {
     write("16.json", json(&analysis));
     write("16.html", html(&analysis));
     runs.push(RunEntry::new("16.html", &analysis));
+    write("comparison.html", comparison_html(&compare(&document(4, 12), &simulated())));
     write("empty.html", html(&Analysis::default()));
     write("hostile.html", html(&hostile()));
     write("index.html", index(&runs));
@@ -173,4 +174,15 @@ fn index_lists_runs_with_relative_links() {
     assert!(!page.contains("other.html"), "a link leads outside of the directory");
     assert!(page.contains("script-src 'none'"), "{page}");
     assert!(index(&[]).contains("There is no run under this directory."));
+}
+
+#[test]
+fn comparison_begins_with_its_sentence() {
+    let (mut before, after) = (document(4, 6), document(8, 6));
+    before.title = HOSTILE.to_owned();
+    let comparison = compare(&before, &after);
+    let page = comparison_html(&comparison);
+    let (_, from) = page.split_once("<p class=\"verdict\">").unwrap();
+    assert!(from.contains("<td>step</td>"), "{page}");
+    assert!(!comparison.sentence.is_empty() && !page.contains("<img") && !page.contains("<script"), "{page}");
 }

@@ -209,6 +209,43 @@ def timeline_works(browser, check, name):
     return slowest
 
 
+def views_react(browser, check, name):
+    """Lasso, filters, stages, heat map, a click on a step, and the theme."""
+    browser.go("#communication")
+    box = browser.box("#communication .chart")
+    shown = "[...document.querySelectorAll('#communication .note')].find(n => n.textContent.startsWith('Shown:'))?.textContent ?? ''"
+    browser.mouse("mousePressed", box["x"] + 2, box["y"] + 2, button="left", clickCount=1)
+    for x, y in ((box["w"] - 4, 2), (box["w"] - 4, box["h"] - 4), (2, box["h"] - 4)):
+        browser.mouse("mouseMoved", box["x"] + x, box["y"] + y, button="left", buttons=1)
+    browser.mouse("mouseReleased", box["x"] + 2, box["y"] + box["h"] - 4, button="left", clickCount=1)
+    browser.settle()
+    check("inside the lasso" in browser.run(shown), f"{name}: a lasso opens the matrix of its ranks")
+    count = "[...document.querySelectorAll('#communication .grid')].find(g => /Links/.test(g.ariaLabel)).querySelector('table').ariaRowCount"
+    every = int(browser.run(count))
+    browser.run("(() => { const i = document.querySelector('#communication input'); i.value = '1'; i.dispatchEvent(new Event('input')); })()")
+    check(0 < int(browser.run(count)) - 1 < every - 1, f"{name}: the filter of the links leaves out others")
+    browser.go("#timeline")
+    before = browser.run("document.querySelector('#timeline .chart').dataset.drawn")
+    collapse = "[...document.querySelectorAll('#timeline .stages button')].find(b => b.textContent.startsWith('Stage'))"
+    if browser.run(f"Boolean({collapse})"):
+        browser.run(f"{collapse}.click()")
+        browser.settle()
+        check(browser.run(f"{collapse}.getAttribute('aria-expanded')") == "false" and browser.run("document.querySelector('#timeline .chart').dataset.drawn") != before,
+              f"{name}: a stage collapses")
+        browser.run(f"{collapse}.click()")
+    browser.go("#times")
+    box = browser.box("#times .chart")
+    browser.click(box["x"] + box["w"] / 2, box["y"] + box["h"] / 2)
+    time.sleep(0.05)
+    browser.settle()
+    check(browser.run("location.hash").startswith("#timeline/step-"), f"{name}: a click on a step opens its timeline")
+    check(browser.run("document.querySelector('#timeline .chart').dataset.zoomed") == "true", f"{name}: the timeline shows the step")
+    theme = browser.run("document.documentElement.dataset.theme")
+    browser.run("document.getElementById('theme').click()")
+    check(browser.run("document.documentElement.dataset.theme") != theme, f"{name}: the button changes the theme")
+    browser.run("document.getElementById('theme').click()")
+
+
 def figures_equal(browser, check, name, document):
     """Compares tables of the page with the JSON, formatted as the page formats them."""
     means = document["summary"]["means"]
@@ -245,7 +282,7 @@ def figures_equal(browser, check, name, document):
         check(shown == [format_ms(one["time_us"]) for one in document["what_if"]["scenarios"]], f"{name}: what-if: {shown}")
 
 
-def keyboard_works(browser, check, name, ranks):
+def keyboard_works(browser, check, name):
     browser.go("#overview")
     browser.run("document.activeElement?.blur(); scrollTo(0, 0)")
     browser.go("#steps")
@@ -280,7 +317,11 @@ def page_works(browser, check, pages, shots, ranks):
         cpu.append(browser.cpu_seconds() - before)
         readies.append(int(browser.run("document.documentElement.dataset.readyMs")))
     ready = min(readies)
-    check(ready < OPEN_LIMIT_MS, f"{name}: the page is ready after {readies} ms")
+    check(1000 * min(cpu) < OPEN_LIMIT_MS, f"{name}: the page is ready after {min(cpu):.2f} s of CPU time")
+    if os.getloadavg()[0] > 1.5 * os.cpu_count():
+        print(f"  {name}: ready after {readies} ms; not checked, because other programs use this machine", flush=True)
+    else:
+        check(ready < OPEN_LIMIT_MS, f"{name}: the page is ready after {readies} ms")
     browser.shot(shots / f"{ranks}-light-overview.png")
     filled = {}
     for section in SECTIONS:
@@ -296,7 +337,8 @@ def page_works(browser, check, pages, shots, ranks):
     check(sum(browser.run("[...document.querySelectorAll('.chart')].map(() => 1)")) >= 9, f"{name}: all charts are there")
     slowest = timeline_works(browser, check, name)
     figures_equal(browser, check, name, document)
-    keyboard_works(browser, check, name, ranks)
+    views_react(browser, check, name)
+    keyboard_works(browser, check, name)
     browser.shot(shots / f"{ranks}-light-slowest.png")
     blamed = document["verdict"]["blamed"][0]["ranks"][0]
     browser.go(f"#rank-{blamed}")

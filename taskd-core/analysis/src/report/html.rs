@@ -2,7 +2,9 @@
 
 use super::text::{content_hash, escape, script_json};
 use super::{json, terminal};
-use crate::document::Analysis;
+use crate::document::{Analysis, Timeline, TimelineSpan};
+use serde::Serialize;
+use serde::ser::{SerializeSeq, Serializer};
 
 const PAGE: &str = include_str!("page/page.html");
 const STYLE: &str = include_str!("page/page.css");
@@ -30,13 +32,14 @@ const SCRIPTS: &[&str] = &[
 /// Returns the report as one HTML file. It makes no request, and works from a file.
 ///
 /// The document is in two script elements: `analysis` without the timeline, and `timeline-data`, the largest part, which
-/// the page parses when a view first needs it.
+/// the page parses when a view first needs it. There, the five numbers of each span follow each other in one list per rank:
+/// a browser parses a million spans several times as fast as in a list of their own each.
 #[must_use]
 pub fn html(analysis: &Analysis) -> String {
     let mut rest = analysis.clone();
     let timeline = std::mem::take(&mut rest.timeline);
     let script = format!("'use strict';\n(() => {{\n{}}})();\n", SCRIPTS.concat());
-    let timeline = serde_json::to_string(&timeline).unwrap_or_default();
+    let timeline = serde_json::to_string(&PageTimeline::new(&timeline)).unwrap_or_default();
     fill(
         PAGE,
         &[
@@ -49,6 +52,40 @@ pub fn html(analysis: &Analysis) -> String {
             ("script", script),
         ],
     )
+}
+
+/// The timeline as the page has it.
+#[derive(Serialize)]
+struct PageTimeline<'a> {
+    names: &'a [String],
+    spans: Vec<FlatSpans<'a>>,
+    memory: &'a [Vec<(i64, u64)>],
+    left_out: u64,
+}
+
+impl<'a> PageTimeline<'a> {
+    fn new(timeline: &'a Timeline) -> PageTimeline<'a> {
+        let Timeline { names, spans, memory, left_out } = timeline;
+        let spans = spans.iter().map(|spans| FlatSpans(spans)).collect();
+        PageTimeline { names, spans, memory, left_out: *left_out }
+    }
+}
+
+/// Spans of one rank as one list of numbers.
+struct FlatSpans<'a>(&'a [TimelineSpan]);
+
+impl Serialize for FlatSpans<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut list = serializer.serialize_seq(Some(self.0.len() * 5))?;
+        for TimelineSpan(start, length, kind, name, number) in self.0 {
+            list.serialize_element(start)?;
+            list.serialize_element(length)?;
+            list.serialize_element(kind)?;
+            list.serialize_element(name)?;
+            list.serialize_element(number)?;
+        }
+        list.end()
+    }
 }
 
 /// Content security policy of a page with one style and one script element: nothing else runs, and nothing is requested.

@@ -96,21 +96,21 @@ function timeline() {
   let end = -Infinity;
   const ranks = doc.ranks.map((_, row) => {
     const spans = read.spans[row] ?? [];
+    const count = spans.length / 5;
     const columns = {
-      count: spans.length, start: new Float64Array(spans.length), length: new Float64Array(spans.length),
-      kind: new Uint8Array(spans.length), name: new Uint32Array(spans.length), match: new Uint32Array(spans.length), longest: 0,
+      count, start: new Float64Array(count), length: new Float64Array(count),
+      kind: new Uint8Array(count), name: new Uint32Array(count), match: new Uint32Array(count), longest: 0,
     };
     const { start, length, kind, name, match } = columns;
-    for (let i = 0; i < spans.length; i += 1) {
-      const span = spans[i];
-      start[i] = span[0];
-      length[i] = span[1];
-      kind[i] = span[2];
-      name[i] = span[3];
-      match[i] = span[4];
-      if (span[1] > columns.longest) columns.longest = span[1];
-      if (span[0] < begin) begin = span[0];
-      if (span[0] + span[1] > end) end = span[0] + span[1];
+    for (let i = 0, at = 0; i < count; i += 1, at += 5) {
+      start[i] = spans[at];
+      length[i] = spans[at + 1];
+      kind[i] = spans[at + 2];
+      name[i] = spans[at + 3];
+      match[i] = spans[at + 4];
+      if (length[i] > columns.longest) columns.longest = length[i];
+      if (start[i] < begin) begin = start[i];
+      if (start[i] + length[i] > end) end = start[i] + length[i];
     }
     read.spans[row] = null; // frees the parsed form while the columns grow
     return columns;

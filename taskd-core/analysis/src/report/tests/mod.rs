@@ -84,6 +84,10 @@ fn page_has_all_figures_of_the_document() {
     let page = html(&analysis);
     let mut shown: serde_json::Value = serde_json::from_str(&element(&page, "analysis")).unwrap();
     shown["timeline"] = serde_json::from_str(&element(&page, "timeline-data")).unwrap();
+    for spans in shown["timeline"]["spans"].as_array_mut().unwrap() {
+        let each: Vec<_> = spans.as_array().unwrap().chunks(5).map(|span| span.to_vec().into()).collect();
+        *spans = serde_json::Value::Array(each);
+    }
     let written: serde_json::Value = serde_json::from_str(&json(&analysis)).unwrap();
     assert!(shown == written, "the page has other figures than the JSON");
 }

@@ -118,9 +118,9 @@ impl Job {
                 spans.push((at, lead(rank), 3, 6));
                 at += lead(rank);
             }
-            for (pass, us) in passes[row].iter().enumerate() {
+            for (pass, us) in (0_u32..).zip(&passes[row]) {
                 for _ in 0..MICRO_BATCHES {
-                    spans.push((at, *us, 0, 1 + pass as u32));
+                    spans.push((at, *us, 0, 1 + pass));
                     if rank + self.width < self.ranks && pass == 0 {
                         spans.push((at + us - 400, 380, 2, 5));
                     }
@@ -130,8 +130,8 @@ impl Job {
             let wait = begin + meet - at;
             spans.push((at, wait + reduce, 1, 3));
             spans.push((begin + meet + reduce, 2_400, 0, 4));
-            for (place, (start, us, kind, name)) in spans.into_iter().enumerate() {
-                let number = (step + 1) * 16 + place as u32;
+            for (place, (start, us, kind, name)) in (0_u32..).zip(spans) {
+                let number = (step + 1) * 16 + place;
                 analysis.timeline.spans[row].push(TimelineSpan(start as i64, us, kind, name, number));
             }
             // In the order of `tables`.
@@ -274,10 +274,10 @@ impl Job {
     }
 
     fn fill_paths(&self, analysis: &mut Analysis) {
-        for (column, step) in analysis.steps.iter().enumerate() {
-            let rank = if column >= self.onset as usize { self.slow } else { 1 };
+        for (column, step) in (0_u32..).zip(&analysis.steps) {
+            let rank = if column >= self.onset { self.slow } else { 1 };
             let spans = &analysis.timeline.spans[rank as usize];
-            let from = (column as u32 + 1) * 16;
+            let from = (column + 1) * 16;
             let segments = spans.iter().filter(|span| (from..from + 16).contains(&span.4) && span.2 != 2).map(|span| {
                 CriticalSegment {
                     rank,
@@ -314,9 +314,10 @@ fn tables(analysis: &mut Analysis) -> [&mut Table; 14] {
 }
 
 fn link(source: u32, destination: u32, kind: &str, numbers: &mut Numbers) -> Link {
-    let speed = if kind == "hccs" { 180_000.0 } else { 24_000.0 };
-    let (count, bytes) = (98_u64, 98 * (48 << 20));
-    let time_us = numbers.near((bytes as f64 / speed) as u64);
+    let bytes_per_us = if kind == "hccs" { 180_000_u32 } else { 24_000 };
+    let speed = f64::from(bytes_per_us);
+    let (count, bytes) = (98_u64, 98_u64 * (48 << 20));
+    let time_us = numbers.near(bytes / u64::from(bytes_per_us));
     let mut plot = |middle: f64, outlier: f64| {
         let factor = numbers.near(1_000) as f64 / 1_000.0;
         Some(BoxPlot {

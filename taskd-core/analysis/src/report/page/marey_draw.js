@@ -30,7 +30,7 @@ function drawMarey(self, state, data) {
   drawMoments(self, detailed);
   if (pitch >= POLYGON_PITCH) for (let i = first; i < last; i += 1) drawMemory(self, state.rows[i], i, pitch, data);
   ctx.restore();
-  drawLabels(self, state, first, last, pitch, data);
+  drawLabels(self, state, first, last, pitch);
   timeAxis(self);
   self.element.dataset.detail = detailed ? 'polygons' : 'bands';
   self.element.dataset.spans = String(spans);
@@ -247,7 +247,7 @@ function drawMemory(self, row, index, pitch, data) {
 }
 const largest = (field) => doc.ranks.reduce((most, info) => Math.max(most, info[field] ?? 0), 0);
 
-function drawLabels(self, state, first, last, pitch, data) {
+function drawLabels(self, state, first, last, pitch) {
   const { ctx, plot, palette } = self;
   const most = { flop: largest('flop_per_step'), flops: largest('flop_per_second') };
   const every = Math.max(1, Math.ceil(13 / pitch));

@@ -8,6 +8,7 @@ use crate::index::{Index, list, moment_us};
 use crate::matches::Matches;
 use crate::model::Trace;
 use crate::pairing::{PAIRS_MAX, Pairs};
+use crate::summary::summarize;
 use crate::tables::{float, rounded};
 use crate::timeline::{self, SPANS_MAX};
 use crate::verdict::{VerdictRule, verdict};
@@ -77,6 +78,7 @@ pub fn analyze(trace: &Trace, settings: &Settings) -> Analysis {
     analysis.hints = hints(&analysis, &settings.thresholds);
     analysis.limits = limits::limits(&analysis);
     missing(&parts, &analysis.communication, &unknown, &mut analysis.missing);
+    analysis.summary = summarize(&analysis);
     analysis
 }
 

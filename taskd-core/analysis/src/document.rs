@@ -6,6 +6,7 @@
 //! [`Analysis::steps`]; `null`: the trace does not have the figure.
 
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 
 /// Version of this document. A reader refuses a newer one.
 pub const VERSION: u32 = 1;
@@ -54,6 +55,35 @@ pub struct Analysis {
     pub clocks: Clocks,
     /// What the trace does not contain, each as a sentence.
     pub missing: Vec<String>,
+    /// Means of the tables, and the ranks with which a reader begins.
+    #[serde(default)]
+    pub summary: Summary,
+}
+
+/// Figures that follow from the tables: [`summarize`](crate::summary::summarize) computes them.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Summary {
+    /// Rank with the longest mean step without its wait for other ranks; of equal ranks the first.
+    pub slowest_rank: Option<u32>,
+    /// Rank with the shortest mean step without its wait for other ranks; of equal ranks the first.
+    pub fastest_rank: Option<u32>,
+    /// Mean step of each rank without its wait for other ranks, in microseconds, in the order of [`Analysis::ranks`].
+    pub own_us: Vec<Option<f64>>,
+    /// Mean transfer divided by the sum of mean transfer and mean wait, from 0 to 1, in the order of [`Analysis::ranks`].
+    pub transfer_share: Vec<Option<f64>>,
+    /// Means of each table by its path, such as `breakdown.total_us`; empty tables are absent.
+    pub means: BTreeMap<String, Means>,
+}
+
+/// Means of one table over the cells that have a value, in tenths of a microsecond.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Means {
+    /// Mean over the steps, for each rank.
+    pub of_ranks: Vec<Option<f64>>,
+    /// Mean over the ranks, for each step.
+    pub of_steps: Vec<Option<f64>>,
+    /// Mean over all cells.
+    pub all: Option<f64>,
 }
 
 /// What is wrong with the run.

@@ -30,7 +30,9 @@ mod overlap;
 mod pairing;
 #[cfg(feature = "records")]
 pub mod records;
+pub mod report;
 mod stages;
+pub mod summary;
 #[cfg(any(test, feature = "test-util"))]
 pub mod synthetic;
 mod tables;

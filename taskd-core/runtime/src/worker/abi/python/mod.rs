@@ -1,14 +1,18 @@
 //! The Python module `_taskd`, of which this library is the extension file: `ExtensionFileLoader("_taskd", path)` loads it.
 //!
-//! It creates no object except the module, and keeps none.
+//! Besides the functions of `taskd.h` it has those that record the operations of process groups without running Python
+//! code (`operations`): a collective that is recorded in Python costs about three times as much. They know no framework:
+//! its hook passes all names and objects.
 //!
 //! One file serves every CPython from 3.8 on, and programs without Python: it does not link to Python, whose functions
-//! are looked up when the module is imported. All that is used is in the stable ABI (PEP 384), except that
+//! are looked up when the module is imported. All that is used is in the stable ABI (PEP 384), except `PyMethod_New`, and that
 //! `PyUnicode_AsUTF8AndSize` and the calling convention `METH_FASTCALL` joined it with 3.10, and were the same before.
+//! `prepare_operations` returns false if a function that only operations need is missing.
 //! In a Python build with other object layouts (free-threaded, or tracing references) the import fails as if there were
 //! no such module.
 
 mod api;
+mod class;
 mod functions;
 mod gates;
 mod objects;

@@ -3,29 +3,12 @@
 //! All functions are in the stable ABI of every CPython from 3.8 on. If one is missing, the hook's Python path records.
 
 use super::api::{Api, Object, Static, function, symbol};
-use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
+use super::class::{ClassSpec, HEADER_BYTES};
+use std::ffi::{CStr, c_char, c_int, c_void};
 use std::ptr::null_mut;
 use std::sync::OnceLock;
 
-/// Size of the part of every object that is Python's: the number of references and the class.
-pub(super) const HEADER_BYTES: usize = 16;
-
-/// `PyType_Spec`.
-#[repr(C)]
-pub(super) struct ClassSpec {
-    pub(super) name: *const c_char,
-    pub(super) size: c_int,
-    pub(super) item_size: c_int,
-    pub(super) flags: c_uint,
-    pub(super) slots: *mut ClassSlot,
-}
-
-/// `PyType_Slot`.
-#[repr(C)]
-pub(super) struct ClassSlot {
-    pub(super) number: c_int,
-    pub(super) function: *const c_void,
-}
+mod exception;
 
 /// A Python exception is set in this thread.
 #[derive(Clone, Copy, Debug)]
@@ -144,10 +127,6 @@ impl Drop for Ref {
         unsafe { (self.python.0.release)(self.object) }
     }
 }
-
-/// A Python exception that was taken out of its thread.
-#[derive(Debug)]
-pub(super) struct Exception([*mut Object; 3], Python);
 
 // SAFETY of all blocks here: a `Python` is made only in functions that Python calls, so this thread holds Python's lock;
 // callers pass live objects, of the type that the function's name has; every function has the type of its lookup.
@@ -395,31 +374,5 @@ impl Python {
     pub(super) fn clear_error(self) {
         // SAFETY: as above.
         unsafe { (self.0.basic.clear_error)() }
-    }
-
-    /// Takes the exception that is set out of this thread.
-    pub(super) fn take_error(self) -> Exception {
-        let [mut class, mut value, mut trace] = [null_mut(); 3];
-        // SAFETY: as above, and the addresses are valid for writing.
-        unsafe { (self.0.take_error)(&raw mut class, &raw mut value, &raw mut trace) };
-        Exception([class, value, trace], self)
-    }
-}
-
-impl Exception {
-    /// Sets the exception again.
-    pub(super) fn put_back(self) {
-        let [class, value, trace] = self.0;
-        // SAFETY: the references are owned, and are Python's from now on.
-        unsafe { (self.1.0.put_error)(class, value, trace) }
-    }
-
-    /// Returns the exception object; None if no exception was set.
-    pub(super) fn object(self) -> Option<Ref> {
-        let ([mut class, mut value, mut trace], python) = (self.0, self.1);
-        // SAFETY: the references are owned, and the addresses valid for writing.
-        unsafe { (python.0.complete_error)(&raw mut class, &raw mut value, &raw mut trace) };
-        drop([class, trace].map(|object| python.owned(object)));
-        python.owned(value).ok()
     }
 }

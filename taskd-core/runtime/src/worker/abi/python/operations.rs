@@ -10,8 +10,9 @@ use super::super::exports::{self, RawCommunication};
 use super::super::process::recorder;
 use super::super::recorder::Kind;
 use super::api::{Method, Object, Static};
+use super::class::{self, HEADER_BYTES};
 use super::gates::{Gate, is_any_closed};
-use super::objects::{ClassSlot, ClassSpec, HEADER_BYTES, Outcome, Python, Raised, Ref};
+use super::objects::{Outcome, Python, Raised, Ref};
 use super::open_works;
 use std::ffi::{c_char, c_void};
 use std::ptr::{null, null_mut};
@@ -145,45 +146,8 @@ pub(super) fn operation(python: Python, arguments: [*mut Object; 8]) -> Outcome<
         peer: if python.is_none(peer) { null_mut() } else { for_good(peer) },
         completes_on_host: for_good(completes_on_host),
     };
-    let class = match CLASS.load(Ordering::Acquire) {
-        known if known.is_null() => {
-            let class = python.class_of(&SPEC)?.into_raw();
-            CLASS.store(class, Ordering::Release);
-            class
-        }
-        known => known,
-    };
+    let class = class::of_methods(python)?;
     Ok(python.instance(class, Box::into_raw(Box::new(operation)).cast())?.into_raw())
-}
-
-/// The class of the function objects of methods. Unlike Python's own builtin functions they are bound to the group by
-/// which they are found, and pybind11 does not take them for C++ functions that override nothing.
-static CLASS: AtomicPtr<Object> = AtomicPtr::new(null_mut());
-
-static SPEC: Static<ClassSpec> = Static::new(ClassSpec {
-    name: c"_taskd.operation".as_ptr(),
-    size: 24, // with a pointer to an `Operation`
-    item_size: 0,
-    flags: DEFAULT_FLAGS,
-    slots: SLOTS.get().cast(),
-});
-const _: () = assert!(HEADER_BYTES + size_of::<*mut Operation>() == 24);
-/// `Py_TPFLAGS_DEFAULT` of Python 3.8; later versions accept it.
-const DEFAULT_FLAGS: u32 = 1 << 18;
-
-static SLOTS: Static<[ClassSlot; 3]> = Static::new([
-    ClassSlot { number: 50, function: run as *const c_void }, // Py_tp_call
-    ClassSlot { number: 54, function: bind as *const c_void }, // Py_tp_descr_get
-    ClassSlot { number: 0, function: null() },
-]);
-
-/// Binds the function to a group. Looked up in the class, it remains as it is.
-extern "C" fn bind(function: *mut Object, group: *mut Object, _class: *mut Object) -> *mut Object {
-    let Some(python) = Python::new() else { return null_mut() };
-    match group.is_null() {
-        true => python.keep(function).into_raw(),
-        false => python.bound(function, group).map_or(null_mut(), Ref::into_raw),
-    }
 }
 
 static DROPPED: Static<Method> = Static::new(Method {
@@ -198,7 +162,7 @@ extern "C" fn dropped(_none: *mut Object, reference: *mut Object) -> *mut Object
     Python::new().map_or(null_mut(), Python::none)
 }
 
-extern "C" fn run(function: *mut Object, all: *mut Object, named: *mut Object) -> *mut Object {
+pub(super) extern "C" fn run(function: *mut Object, all: *mut Object, named: *mut Object) -> *mut Object {
     let (Some(python), Some(shared)) = (Python::new(), shared()) else { return null_mut() };
     // SAFETY: an object of this class holds the address of an operation, which is never freed; null if Python code made it.
     let operation = unsafe { (*function.byte_add(HEADER_BYTES).cast::<*const Operation>()).as_ref() };
@@ -380,10 +344,10 @@ impl Call<'_> {
     /// Reports the exception that is set, and ends the recording.
     fn fail(&self, _: Raised) -> u64 {
         stop();
-        if let Some(error) = self.python.take_error().object() {
-            if self.python.call_one(self.shared.fail, error.get()).is_err() {
-                self.python.clear_error();
-            }
+        if let Some(error) = self.python.take_error().object()
+            && self.python.call_one(self.shared.fail, error.get()).is_err()
+        {
+            self.python.clear_error();
         }
         0
     }

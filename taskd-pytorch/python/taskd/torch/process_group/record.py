@@ -3,7 +3,9 @@
 The recorder never raises: its first failure is reported, and ends the recording of this kind.
 
 The code that every operation runs is in few functions, and reads few objects: between two operations a program does so
-much else that each object is out of the processor's caches, and takes microseconds.
+much else that each object is out of the processor's caches, and takes microseconds. So native code of libtaskd records
+collectives where it can (`prepare_native`), and this module the rest: sends, receives, named arguments, and everything
+with a recorder that is called through ctypes.
 """
 
 from __future__ import annotations

@@ -224,7 +224,7 @@ def medians(calls):
 
 
 def figures(calls, lengths, clocks):
-    """Returns the figures of one way. What reading the clocks takes is subtracted from the medians, not from the sum."""
+    """Returns the figures of one way. The time of reading the clocks is subtracted from medians, not from sums."""
     parts, counts = medians(calls), Counter(name for name, _ in calls)
     of_collectives = ("call in backward", "call", "wait")
     for name in of_collectives:

@@ -56,8 +56,8 @@ def asker(fx: Any) -> Any:
 # `std::shared_ptr`, a reference to a `std::vector`; a word in memory; a dictionary's entry.
 CALLED, COUNT, POINTER, VECTOR, WORD, ITEM = range(6)
 # torch's C++ functions behind the three of Python above: a call of those takes up to ten microseconds when nothing of
-# pybind11 is in the processor's caches, a call of these less than one. A function's type is not part of its symbol: they
-# are used in the versions of torch whose headers declare these types.
+# pybind11 is in the processor's caches, a call of these less than one. A function's type is not part of its symbol:
+# they are used in the versions of torch whose headers declare these types.
 CPP = {
     "_ZN3c104impl20TorchDispatchModeTLS9stack_lenEv": COUNT,
     "_ZN2at9functorch20getDynamicLayerStackEv": VECTOR,

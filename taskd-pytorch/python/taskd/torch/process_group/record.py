@@ -129,7 +129,7 @@ class Recorder:
                     args += tuple(kwargs.values())
                 numbers = group._numbers
                 sequence = numbers.next(call, args) if between_two else next(numbers.collectives)
-                if ends.open:
+                if ends.open or ends.functions is not None:  # native code knows whether a range is open
                     ends.sweep()
                 if not is_on(KIND):
                     return 0

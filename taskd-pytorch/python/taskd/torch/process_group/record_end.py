@@ -48,7 +48,7 @@ class Ends:
     def __init__(self, work_class: Any, native: Any, fault: Any) -> None:
         self.native = native
         self.fault = fault
-        self.open = {}  # id of a work: (weak reference to it, its range, whether it is watched)
+        self.open: Any = {}  # id of a work: (weak reference to it, its range, whether it is watched)
         self.watcher = None
         self.functions = None  # native code that has replaced those of this class
         os.register_at_fork(after_in_child=self.open.clear)  # the ranges are the parent's
@@ -56,8 +56,8 @@ class Ends:
         work_class.wait = as_wait(self.wait, self.seen(self.wait))
 
     def go_native(self, functions: Any) -> None:
-        """Leaves the open ranges to native code, which does what the functions of this class do. Nothing is open yet."""
-        self.functions, self.open = functions, True  # it knows whether any is open
+        """Leaves the open ranges to native code, which does what the functions of this class do. None is open yet."""
+        self.functions = functions
         self.expect, self.finish, self.sweep = functions.expect, functions.finish, functions.sweep
         os.register_at_fork(after_in_child=functions.forget_works)
         self.work_class.wait = as_wait(self.wait, self.seen_natively(functions, self.wait))

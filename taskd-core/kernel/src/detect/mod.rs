@@ -5,6 +5,7 @@
 
 mod detector;
 mod exit;
+pub mod fail_slow;
 mod failed_step;
 mod fault;
 #[cfg(test)]

@@ -7,7 +7,7 @@
 use super::Series;
 use super::layout::{Layout, Peers};
 use super::stats::{deviation, median, quantile};
-use super::track::{Change, Limits, Track};
+use super::track::{Change, Limits, MEDIAN_VARIANCE, Track};
 use serde::{Deserialize, Serialize};
 
 /// Eighth of the peers' values that is the reference: correct if up to half of the peers have become slower, or up to a
@@ -18,9 +18,9 @@ const REPLICA_EIGHTHS: usize = 2;
 /// Weight of the latest step in the smoothed references.
 const SMOOTHING: f32 = 0.25;
 /// Minimum deviation from the peers of a rank that is slow from the start (natural logarithm).
-const SLOW_FROM_START: f32 = 0.08;
+const SLOW_FROM_START: f32 = 0.075;
 /// The same in robust standard deviations of the peers.
-const SLOW_FROM_START_SIGMAS: f32 = 6.0;
+const SLOW_FROM_START_SIGMAS: f32 = 5.0;
 /// Minimum robust standard deviation of peers.
 const PEERS_SIGMA_MIN: f32 = 0.01;
 /// Minimum number of peers of a rank that is slow from the start.
@@ -45,6 +45,8 @@ pub(super) struct Tuning {
     pub(super) shift_min: f32,
     /// Minimum excess for a verdict, as a fraction of the usual computation.
     pub(super) share_min: f32,
+    /// Number of standard errors by which the shift must exceed half of `shift_min`.
+    pub(super) errors: f32,
     /// Minimum number of values for a verdict.
     pub(super) count_min: u32,
     /// Natural logarithm of the number of steps that a healthy job passes without an alarm.
@@ -61,16 +63,17 @@ impl Tuning {
             floor: 0.03,
             shift_min: 0.15,
             share_min: 0.03,
+            errors: 5.0,
             count_min: 4,
             clean: 16.0,
         };
         match series {
             Series::Compute => {
-                Tuning { by_role: true, first: 0, floor: 0.01, shift_min: 0.06, share_min: 0.0, ..usual }
+                Tuning { by_role: true, first: 0, floor: 0.01, shift_min: 0.065, share_min: 0.0, ..usual }
             }
-            Series::Data => Tuning { is_log: false, first: 0, floor: 0.01, shift_min: 0.06, ..usual },
+            Series::Data => Tuning { is_log: false, first: 0, floor: 0.01, shift_min: 0.065, ..usual },
             Series::Checkpoint => {
-                Tuning { learn: 4, first: 2, floor: 0.08, shift_min: 0.25, count_min: 3, clean: 10.0, ..usual }
+                Tuning { learn: 4, first: 2, floor: 0.08, shift_min: 0.25, errors: 3.0, count_min: 3, clean: 10.0, ..usual }
             }
             _ => usual,
         }
@@ -180,13 +183,13 @@ impl Channel {
                 if column.len() * 2 < self.tuning.learn { f32::NAN } else { median(&mut column) }
             })
             .collect();
-        self.find_slow_from_start(layout);
+        self.find_slow_from_start(&rows, layout);
         self.learn_tracks(&rows, scratch, layout);
         self.is_learned = true;
     }
 
     /// Replaces the usual value of ranks that are slower than all their peers by the one of these peers.
-    fn find_slow_from_start(&mut self, layout: &Layout) {
+    fn find_slow_from_start(&mut self, rows: &[f32], layout: &Layout) {
         self.from_start = vec![false; layout.len()];
         if !self.tuning.by_role || layout.peers != Peers::Role {
             return;
@@ -199,7 +202,7 @@ impl Channel {
                 continue;
             }
             let usual = median(&mut levels);
-            let sigma = deviation(&mut levels, usual).max(PEERS_SIGMA_MIN);
+            let sigma = deviation(&mut levels, usual).max(PEERS_SIGMA_MIN).max(self.level_error(rows, ranks));
             let limit = SLOW_FROM_START.max(SLOW_FROM_START_SIGMAS * sigma);
             let is_slow = |rank: &&u32| self.level[**rank as usize] - usual > limit;
             let slow: Vec<u32> = ranks.iter().filter(is_slow).copied().collect();
@@ -209,6 +212,18 @@ impl Channel {
                 }
             }
         }
+    }
+
+    /// Returns the standard error of the usual values of these ranks.
+    #[allow(clippy::cast_precision_loss, reason = "a small number of rows")]
+    fn level_error(&self, rows: &[f32], ranks: &[u32]) -> f32 {
+        let all = self.level.len();
+        let distances = ranks.iter().flat_map(|rank| {
+            let (rank, level) = (*rank as usize, self.level[*rank as usize]);
+            rows.iter().skip(rank).step_by(all).map(move |value| value - level)
+        });
+        let mut distances: Vec<f32> = distances.filter(|distance| distance.is_finite()).collect();
+        deviation(&mut distances, 0.0) * (MEDIAN_VARIANCE / self.tuning.learn as f32).sqrt()
     }
 
     fn learn_tracks(&mut self, rows: &[f32], scratch: &mut Scratch, layout: &Layout) {
@@ -296,7 +311,8 @@ impl Channel {
             smooth(&mut self.pools_now, pool, *value + scratch.job);
         }
         for (replica, value) in scratch.replicas.iter().enumerate() {
-            note(Level::Replica, replica, self.replicas.add(replica, *value, 0.0, step, &limits[2]));
+            let wait = mean(layout.replicas.ranks(replica), waits);
+            note(Level::Replica, replica, self.replicas.add(replica, *value, wait, step, &limits[2]));
             smooth(&mut self.replicas_now, replica, *value);
         }
         for (rank, value) in scratch.values.iter().enumerate() {
@@ -330,6 +346,13 @@ fn remove(values: &mut [f32], picked: &mut Vec<f32>, ranks: &[u32], eighths: usi
     let reference = quantile(picked, eighths);
     ranks.iter().for_each(|rank| values[*rank as usize] -= reference);
     reference
+}
+
+#[allow(clippy::cast_precision_loss, reason = "a count of ranks, of which only the first digits matter")]
+fn mean(ranks: &[u32], values: &[f32]) -> f32 {
+    let known = ranks.iter().filter_map(|rank| values.get(*rank as usize)).filter(|value| value.is_finite());
+    let (sum, count) = known.fold((0.0, 0), |(sum, count), value| (sum + value, count + 1));
+    sum / count as f32
 }
 
 fn smooth(values: &mut [f32], at: usize, value: f32) {

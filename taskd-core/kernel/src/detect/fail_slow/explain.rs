@@ -62,7 +62,8 @@ impl Context<'_> {
         if run.count < tuning.count_min {
             return Explanation::Later;
         }
-        if run.shift() < shift_min {
+        let certain = run.shift() - tuning.errors * self.channel.track(level).error(unit, run);
+        if run.shift() < shift_min || certain < shift_min / 2.0 {
             return Explanation::None;
         }
         match level {
@@ -129,7 +130,7 @@ impl Context<'_> {
         let others = units.iter().filter(|other| **other as usize != replica);
         let (slow, of) = count(others.map(|other| self.channel.replicas.is_suspicious(*other as usize, &limits)));
         if of == 0 || fraction(slow, of) >= MEMBERS {
-            if !self.is_waited_for(ranks, run) {
+            if !self.is_waited_for(run) {
                 return Explanation::None;
             }
             let component = Component::Host(layout.places[here[0] as usize].host);
@@ -156,7 +157,7 @@ impl Context<'_> {
         if self.channel.peers_now(rank, self.layout) < -PEERS_FASTER * run.shift() {
             return Explanation::None;
         }
-        if self.has_waits && run.wait() < WAITED_FOR * run.shift() {
+        if !self.is_waited_for(run) {
             return Explanation::None;
         }
         let stage = self.layout.stages.ranks(self.layout.stages.of[rank] as usize);
@@ -268,17 +269,9 @@ impl Context<'_> {
         !tuning.is_log || run.shift().exp_m1() * level.exp() >= tuning.share_min * scale
     }
 
-    /// Returns true if other ranks wait for these.
-    fn is_waited_for(&self, ranks: &[u32], run: &Run) -> bool {
-        let wait = |rank: u32| self.rows.get(rank as usize).map(|row| row[Series::Wait as usize]);
-        let median_of = |ranks: &mut dyn Iterator<Item = u32>| {
-            let mut waits: Vec<f32> = ranks.filter_map(wait).filter(|wait| wait.is_finite()).collect();
-            median(&mut waits)
-        };
-        let its = median_of(&mut ranks.iter().copied());
-        let all = median_of(&mut (0..).take(self.layout.len()));
-        let scale = ranks.first().and_then(|rank| self.scale.get(*rank as usize)).copied().unwrap_or(f32::NAN);
-        !self.has_waits || all - its >= WAITED_FOR * run.shift() * scale
+    /// Returns true if the peers wait longer than the unit.
+    fn is_waited_for(&self, run: &Run) -> bool {
+        !self.has_waits || run.wait() >= WAITED_FOR * run.shift()
     }
 
     fn verdict(&self, component: Component, cause: Cause, ranks: Vec<u32>, run: &Run, units: Vec<u32>) -> Explanation {

@@ -14,21 +14,27 @@ use serde::{Deserialize, Serialize};
 pub(super) const BANK: usize = 4;
 /// Hypothetical shifts, as fractions of the usual value (natural logarithm). Twice as large each: between two of them
 /// a test loses at most a ninth of its power.
-const SHIFTS: [f32; BANK] = [0.08, 0.16, 0.32, 0.64];
+const SHIFTS: [f32; BANK] = [0.1, 0.2, 0.4, 0.8];
 /// A hypothetical shift is tested once it is this number of standard errors of the usual value.
-const ERRORS_PER_SHIFT: f32 = 8.0;
+const ERRORS_PER_SHIFT: f32 = 10.0;
 /// Minimum gain with which the usual value and its scatter follow slow changes.
-const FOLLOWS_MIN: f32 = 1.0 / 256.0;
+const FOLLOWS_MIN: f32 = 1.0 / 64.0;
 /// Fraction of the threshold above which a unit's usual value is kept as it is.
 const HOT: f32 = 0.25;
 /// Fraction of the threshold above which a unit counts as suspicious.
 const SUSPICIOUS: f32 = 0.35;
 /// Deviation, in standard deviations, from which a value of an unsuspicious unit counts as an outlier.
 const OUTLIER: f32 = 4.0;
-/// Maximum deviation of one value in the average since the onset.
-const CLIP: f32 = 1.5;
+/// Maximum deviation of one value in the average since the onset, in multiples of the shift that is tested: a single long
+/// pause must not look like a shift.
+const CLIP: f32 = 1.2;
+/// Variance of a median, in multiples of the variance of a mean of as many values of a normal distribution.
+pub(super) const MEDIAN_VARIANCE: f32 = 1.6;
 /// Score at which a blamed unit has recovered.
 const RECOVERED: f32 = 10.0;
+/// Limits of the cap.
+const CAP_MIN: f32 = 3.0;
+const CAP_MAX: f32 = 6.3;
 /// Deviation of the learned values above which they are no usual values: the unit has been slow from the start.
 const SLOW_FROM_START: f32 = 0.06;
 
@@ -125,11 +131,12 @@ impl Track {
     }
 
     /// Returns the limits for scores that a healthy track of this number of units reaches once in about exp(`clean`)
-    /// steps. The cap is the logarithm of the share of outliers: a larger value proves no more than that.
+    /// steps. The cap is the logarithm of the density of a shifted value divided by that of
+    /// outliers, which are spread about e times as widely as the scatter: a larger value proves no more than that.
     pub(super) fn limits(&self, clean: f32) -> Limits {
         #[allow(clippy::cast_possible_truncation, reason = "a share between 0 and 1")]
         let share = (self.outliers / self.values) as f32;
-        Limits { cap: (-share.ln()).clamp(3.0, 5.0), threshold: count(self.units.len()).ln() + clean }
+        Limits { cap: (1.0 - share.ln()).clamp(CAP_MIN, CAP_MAX), threshold: count(self.units.len()).ln() + clean }
     }
 
     /// Adds the next value of a unit. `wait` is an additional figure that is averaged since the onset.
@@ -175,7 +182,7 @@ impl Track {
                 *run = Run { onset: step, ..Run::default() };
             }
             run.count += 1;
-            run.sum += z.clamp(-CLIP, CLIP);
+            run.sum += z.clamp(-CLIP * shift, CLIP * shift);
             run.wait += if wait.is_finite() { wait } else { 0.0 };
         }
         if highest >= limits.threshold { Change::Shifted } else { Change::None }
@@ -208,6 +215,12 @@ impl Track {
         self.units.get(at).is_some_and(|unit| unit.blamed > 0.0)
     }
 
+    /// Returns the standard error of the mean shift in a run, which includes that of the usual value.
+    pub(super) fn error(&self, at: usize, run: &Run) -> f32 {
+        let Some(unit) = self.units.get(at) else { return f32::INFINITY };
+        unit.sigma * (1.0 / precise(run.count).max(1.0) + MEDIAN_VARIANCE / unit.seen.max(1.0)).sqrt()
+    }
+
     pub(super) fn sigma(&self, at: usize) -> f32 {
         self.units.get(at).map_or(0.0, |unit| unit.sigma)
     }
@@ -224,14 +237,6 @@ impl Track {
         if let Some(unit) = self.units.get_mut(at) {
             (unit.scores, unit.runs, unit.blamed, unit.back) = ([0.0; BANK], [Run::default(); BANK], 0.0, 0.0);
         }
-    }
-
-    /// Takes the current value as the usual one. Used for changes that are reported and blame no unit.
-    pub(super) fn accept(&mut self, at: usize, shift: f32) {
-        if let Some(unit) = self.units.get_mut(at) {
-            unit.base += shift;
-        }
-        self.reset(at);
     }
 }
 

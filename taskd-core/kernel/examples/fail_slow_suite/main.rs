@@ -20,7 +20,7 @@ fn main() {
         at.and_then(|at| args.get(at + 1)?.parse().ok()).unwrap_or(otherwise)
     };
     let (jobs, seed, verbose) = (number("--jobs", 12_000), number("--seed", 1_000_000), args.iter().any(|a| a == "--verbose"));
-    let rivals_on = jobs / 8;
+    let rivals_on = jobs / 20;
     let mut field = BTreeMap::new();
     let mut faults = BTreeMap::new();
     let mut by_kind: BTreeMap<String, Figures> = BTreeMap::new();
@@ -36,10 +36,10 @@ fn main() {
         }
         let ours = &result.outcomes["fail-slow"];
         by_kind.entry(format!("{:?}", result.kind)).or_default().add(&result, ours, false);
-        if result.has_fault {
+        if result.has_fault && result.kind != sim::Kind::SlowCheckpoint {
             by_size.entry((result.excess.mul_add(10.0, 0.0) as u32) * 10).or_default().add(&result, ours, false);
         }
-        if verbose && (!ours.false_blames.is_empty() || (result.has_fault && ours.delay.is_none_or(|d| d > 150))) {
+        if verbose && (!ours.false_blames.is_empty() || (result.has_fault && ours.delay.is_none_or(|d| d > if result.kind == sim::Kind::SlowCheckpoint { 150 } else { 30 }))) {
             println!("seed {} {:?} +{:.0} %: {ours:?}", result.seed, result.kind, result.excess * 100.0);
         }
     }

@@ -98,23 +98,29 @@ impl Reference {
     }
 }
 
-/// Slow if the mean of ten values exceeds the mean of the 20 before them by 10 %.
+/// Slow if the median of ten values exceeds the median of the 20 before them by 10 %.
 fn window_blames(past: &mut Vec<f64>, value: f64) -> bool {
     past.push(value);
     if past.len() > 30 {
         past.remove(0);
     }
-    let mean = |values: &[f64]| values.iter().sum::<f64>() / values.len() as f64;
-    past.len() == 30 && mean(&past[20..]) > 1.1 * mean(&past[..20])
+    past.len() == 30 && median(&past[20..]) > 1.1 * median(&past[..20])
 }
 
-/// Maximum run length, recent run length that counts as a change, values before and after it, and hazard of a change.
+fn median(values: &[f64]) -> f64 {
+    let mut values = values.to_vec();
+    values.sort_by(f64::total_cmp);
+    values.get(values.len() / 2).copied().unwrap_or_default()
+}
+
+/// Maximum run length, run length up to which a change is recent, and hazard of a change.
 const RUN_MAX: usize = 80;
 const RECENT: usize = 4;
 const HAZARD: f64 = 1.0 / 250.0;
 
 /// Bayesian online change-point detection (Adams and MacKay), Gaussian with unknown mean and variance, with Greyhound's
-/// verification: a change with a probability above 0.9 counts if the means before and after it differ by 10 %.
+/// verification: a change with a probability above 0.9 counts if the values before and after it differ by 10 %. Medians
+/// are compared where Greyhound compares means, because single pauses would pass the verification otherwise.
 #[derive(Debug, Default)]
 struct Bocd {
     past: Vec<f64>,
@@ -152,7 +158,6 @@ impl Bocd {
             return false;
         }
         let at = self.past.len() - RECENT;
-        let mean = |values: &[f64]| values.iter().sum::<f64>() / values.len() as f64;
-        mean(&self.past[at..]) > 1.1 * mean(&self.past[at.saturating_sub(20)..at])
+        median(&self.past[at..]) > 1.1 * median(&self.past[at.saturating_sub(20)..at])
     }
 }

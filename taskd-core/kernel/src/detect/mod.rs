@@ -26,6 +26,7 @@ pub use detector::MockFaultDetector;
 pub use detector::{Debounce, FaultDetector, FaultDetectorExt, FnDetector, When, detector_fn};
 pub use exit::ExitDetector;
 pub(crate) use exit::INTERRUPTED;
+pub use fail_slow::FailSlowDetector;
 pub use failed_step::FailedStepDetector;
 pub(crate) use fault::CHARGED;
 pub use fault::{Damage, Evidence, Fault, FaultClass, Finding, Findings, Health, OPERATOR, Suspect};

@@ -2,7 +2,7 @@
 //! detector behaves like the one that was saved.
 
 use super::fixture::{KILLED, Scene, dead, exception, exited, failed, follow_up, lost_race, rank_domain};
-use super::{FaultClass, FaultDetector, FaultDetectorExt, Finding, SilenceDetector, SlowRankDetector, defaults};
+use super::{FailSlowDetector, FaultClass, FaultDetector, FaultDetectorExt, Finding, SilenceDetector, SlowRankDetector, defaults};
 use crate::job::{Generation, Incarnation, Termination};
 use crate::trace::{Call, GroupPosition, Observation, Probe, ProbeResult, Signal, StepTimes};
 use proptest::prelude::*;
@@ -14,6 +14,7 @@ const RANKS: u32 = 3;
 fn built_in() -> Vec<Box<dyn FaultDetector>> {
     let mut detectors = defaults();
     detectors.push(SlowRankDetector::default().boxed());
+    detectors.push(FailSlowDetector::new().boxed());
     detectors
 }
 

@@ -18,7 +18,7 @@ const REPLICA_EIGHTHS: usize = 2;
 /// Weight of the latest step in the smoothed references.
 const SMOOTHING: f32 = 0.25;
 /// Minimum deviation from the peers of a rank that is slow from the start (natural logarithm).
-const SLOW_FROM_START: f32 = 0.075;
+const SLOW_FROM_START: f32 = 0.085;
 /// The same in robust standard deviations of the peers.
 const SLOW_FROM_START_SIGMAS: f32 = 5.0;
 /// Minimum robust standard deviation of peers.
@@ -62,8 +62,8 @@ impl Tuning {
             first: 1,
             floor: 0.03,
             shift_min: 0.15,
-            share_min: 0.03,
-            errors: 5.0,
+            share_min: 0.02,
+            errors: 5.5,
             count_min: 4,
             clean: 16.0,
         };
@@ -335,7 +335,9 @@ impl Channel {
         let learned = [self.level.len(), self.from_start.len(), self.ranks.len()];
         let expected = if self.is_learned { [ranks; 3] } else { [0; 3] };
         let is_whole = self.rows.len().checked_rem(ranks).unwrap_or(self.rows.len()) == 0;
-        self.tuning == Tuning::of(self.series) && learned == expected && is_whole
+        let tracks = [&self.job, &self.pools, &self.replicas, &self.ranks];
+        let is_valid = !self.is_learned || tracks.iter().all(|track| track.is_sound());
+        self.tuning == Tuning::of(self.series) && learned == expected && is_whole && is_valid
     }
 }
 

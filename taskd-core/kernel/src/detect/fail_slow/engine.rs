@@ -3,7 +3,7 @@
 use super::channel::{Channel, Level, Scratch};
 use super::explain::{self, Context, Explanation};
 use super::layout::Layout;
-use super::stats::median;
+use super::stats::quantile;
 use super::track;
 use super::verdict::{Cause, Change, Component, Verdict};
 use serde::{Deserialize, Serialize};
@@ -42,6 +42,9 @@ pub const WARM_UP_STEPS: u32 = 5;
 
 /// Weight of a step in the usual CPU time and the usual forward time.
 const USUAL_GAIN: f32 = 1.0 / 32.0;
+/// Eighth of the peers' waits with which a rank's wait is compared: correct if up to two thirds of them are slow and do
+/// not wait.
+const WAITS_EIGHTHS: usize = 6;
 /// Maximum number of verdicts in force. A further slow-down is counted and not reported until one is cleared.
 pub const VERDICTS_MAX: usize = 256;
 /// Number of values after which a score that leads to no verdict starts again.
@@ -88,12 +91,6 @@ pub struct FailSlow {
     waits: Vec<f32>,
 }
 
-impl PartialEq for FailSlow {
-    fn eq(&self, other: &FailSlow) -> bool {
-        format!("{self:?}") == format!("{other:?}")
-    }
-}
-
 impl FailSlow {
     /// Creates an engine for a job with this layout.
     #[must_use]
@@ -119,6 +116,12 @@ impl FailSlow {
     #[must_use]
     pub const fn layout(&self) -> &Layout {
         &self.layout
+    }
+
+    /// Returns true if a verdict on the component is in force.
+    #[must_use]
+    pub fn is_named(&self, component: &Component) -> bool {
+        self.active.iter().any(|active| active.component == *component)
     }
 
     /// Returns the number of slow-downs that were not reported, because [`VERDICTS_MAX`] verdicts were in force.
@@ -178,7 +181,7 @@ impl FailSlow {
             picked.clear();
             picked.extend(ranks.iter().map(wait).filter(|wait| wait.is_finite()));
             self.has_waits |= !picked.is_empty();
-            let usual = median(picked);
+            let usual = quantile(picked, WAITS_EIGHTHS);
             for rank in ranks {
                 let scale = self.scale.get(*rank as usize).copied().unwrap_or(f32::NAN);
                 self.waits[*rank as usize] = (usual - wait(rank)) / scale;

@@ -106,7 +106,7 @@ pub(super) enum Peers {
 ///
 /// A rank is compared with the ranks of the same role: the same stage, and the same position in its tensor, context
 /// and expert groups. If a role has fewer than four ranks, all ranks of the same stage are its peers; if a stage has
-/// fewer than four, all ranks.
+/// fewer than four, or no group is known, all ranks.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Layout {
     pub(super) places: Vec<Place>,
@@ -126,7 +126,9 @@ impl Layout {
         groups.iter_mut().for_each(|group| group.ranks.retain(|rank| (*rank as usize) < places.len()));
         let stages = Partition::by(&places, |p| p.stage);
         let roles = Partition::by(&places, |p| (p.stage, p.tp, p.cp, p.ep));
-        let (peers, pools) = if roles.smallest() >= PEERS_MIN {
+        let (peers, pools) = if groups.is_empty() {
+            (Peers::Job, Partition::by(&places, |_| ()))
+        } else if roles.smallest() >= PEERS_MIN {
             (Peers::Role, roles)
         } else if stages.smallest() >= PEERS_MIN {
             (Peers::Stage, stages.clone())

@@ -126,17 +126,23 @@ impl Track {
         Track { units, first, floor, outliers: 0.5, values: 150.0 }
     }
 
+    /// Returns true if no figure is impossible.
+    pub(super) fn is_sound(&self) -> bool {
+        let is_valid = |unit: &Unit| unit.sigma > 0.0 && unit.sigma.is_finite() && unit.base.is_finite();
+        self.first < BANK && self.outliers > 0.0 && self.values >= self.outliers && self.units.iter().all(is_valid)
+    }
+
     pub(super) fn len(&self) -> usize {
         self.units.len()
     }
 
     /// Returns the limits for scores that a healthy track of this number of units reaches once in about exp(`clean`)
     /// steps. The cap is the logarithm of the density of a shifted value divided by that of
-    /// outliers, which are spread about e times as widely as the scatter: a larger value proves no more than that.
+    /// outliers, which are spread somewhat more widely than the scatter: a larger value proves no more than that.
     pub(super) fn limits(&self, clean: f32) -> Limits {
         #[allow(clippy::cast_possible_truncation, reason = "a share between 0 and 1")]
         let share = (self.outliers / self.values) as f32;
-        Limits { cap: (1.0 - share.ln()).clamp(CAP_MIN, CAP_MAX), threshold: count(self.units.len()).ln() + clean }
+        Limits { cap: (0.5 - share.ln()).clamp(CAP_MIN, CAP_MAX), threshold: count(self.units.len()).ln() + clean }
     }
 
     /// Adds the next value of a unit. `wait` is an additional figure that is averaged since the onset.

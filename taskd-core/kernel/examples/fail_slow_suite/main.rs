@@ -29,7 +29,7 @@ fn main() {
     for at in 0..jobs + jobs / 4 {
         let in_the_field = at < jobs;
         let with_rivals = at < rivals_on || (jobs..jobs + rivals_on).contains(&at);
-        let result = score::run(score::job(seed + at, in_the_field), seed + at, with_rivals);
+        let result = score::run(score::job(seed + at, in_the_field, u32::MAX), seed + at, with_rivals);
         add(if in_the_field { &mut field } else { &mut faults }, &result);
         if with_rivals {
             add(&mut same[usize::from(!in_the_field)], &result);
@@ -46,7 +46,7 @@ fn main() {
     let bounds = if args.iter().any(|a| a == "--no-bound") { Vec::new() } else { bound::measure(seed) };
     if args.iter().any(|arg| arg == "--json") {
         let json = serde_json::json!({
-            "seed": seed, "field": rows(&field), "faults": rows(&faults), "by_kind": rows(&by_kind),
+            "seed": seed, "field": rows(&field), "faults": rows(&faults), "by_kind": rows(&by_kind), "by_excess_percent": rows(&by_size),
             "same_seeds_field": rows(&same[0]), "same_seeds_faults": rows(&same[1]),
             "bound": bounds.iter().map(bound::Bound::json).collect::<Vec<_>>(),
         });

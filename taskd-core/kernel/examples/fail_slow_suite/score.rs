@@ -123,16 +123,11 @@ impl Figures {
         delays.sort_unstable();
         delays.get(((delays.len() as f64 * share).ceil() as usize).saturating_sub(1)).copied()
     }
-
-    /// Returns the part of found faults with a delay above `limit` steps.
-    pub fn late(&self, limit: u64) -> usize {
-        self.delays.iter().filter(|delay| **delay > limit).count()
-    }
 }
 
 /// A kind of job for this seed: faults in equal shares, or the shares of the field.
-pub fn job(seed: u64, in_the_field: bool) -> Job {
+pub fn job(seed: u64, in_the_field: bool, ranks_max: u32) -> Job {
     let mut random = Random::new(seed ^ 0xFEED);
     let kind = if in_the_field { Kind::in_the_field(&mut random) } else { Kind::FAULTS[random.below(8) as usize] };
-    Job::new(kind, seed)
+    Job::new(kind, ranks_max, seed)
 }

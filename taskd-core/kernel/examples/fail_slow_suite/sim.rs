@@ -169,9 +169,10 @@ const GRIDS: [Grid; 12] = [
 ];
 
 impl Job {
-    /// A job with a random layout.
-    pub fn new(kind: Kind, seed: u64) -> Job {
+    /// A job with a random layout of at most `ranks_max` ranks.
+    pub fn new(kind: Kind, ranks_max: u32, seed: u64) -> Job {
         let mut random = Random::new(seed);
+        let is_small = |grid: &&Grid| grid.dp * grid.tp * grid.pp * grid.cp <= ranks_max;
         let fits = |grid: &Grid| match kind {
             Kind::UnevenStages | Kind::StageShift | Kind::SlowLink => grid.pp > 1 && grid.dp >= 4,
             Kind::SlowGroup => grid.tp > 1,
@@ -181,7 +182,7 @@ impl Job {
             Kind::SlowHost => grid.per_host > 1 && grid.dp * grid.tp * grid.cp >= 2 * grid.per_host,
             _ => true,
         };
-        let grids: Vec<Grid> = GRIDS.iter().filter(|grid| fits(grid)).copied().collect();
+        let grids: Vec<Grid> = GRIDS.iter().filter(is_small).filter(|grid| fits(grid)).copied().collect();
         let grid = grids[random.below(grids.len() as u32) as usize];
         let noise = Noise {
             sigma: random.between(0.01, 0.03),

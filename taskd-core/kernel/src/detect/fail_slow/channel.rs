@@ -47,7 +47,7 @@ pub(super) struct Tuning {
     pub(super) share_min: f32,
     /// Number of standard errors by which the shift must exceed half of `shift_min`.
     pub(super) errors: f32,
-    /// Minimum number of values for a verdict.
+    /// Minimum number of values for a verdict; one more if only the smallest shift has been found.
     pub(super) count_min: u32,
     /// Natural logarithm of the number of steps that a healthy job passes without an alarm.
     clean: f32,
@@ -61,9 +61,9 @@ impl Tuning {
             by_role: false,
             first: 1,
             floor: 0.03,
-            shift_min: 0.15,
+            shift_min: 0.1,
             share_min: 0.02,
-            errors: 5.5,
+            errors: 5.0,
             count_min: 4,
             clean: 16.0,
         };

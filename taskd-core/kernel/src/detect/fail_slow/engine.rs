@@ -48,7 +48,7 @@ const WAITS_EIGHTHS: usize = 6;
 /// Maximum number of verdicts in force. A further slow-down is counted and not reported until one is cleared.
 pub const VERDICTS_MAX: usize = 256;
 /// Number of values after which a score that leads to no verdict starts again.
-const STALE_COUNT: u32 = 32;
+const STALE_COUNT: u32 = 64;
 
 /// A verdict in force.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -226,7 +226,7 @@ impl FailSlow {
         if channel.track(level).is_blamed(unit) {
             return; // another unit's verdict in the same step covers it
         }
-        let Some(run) = channel.track(level).run(unit, &limits) else { return };
+        let Some((run, is_weak)) = channel.track(level).run(unit, &limits) else { return };
         let context = Context {
             channel,
             layout: &self.layout,
@@ -237,7 +237,7 @@ impl FailSlow {
             rows,
             limits: channel.limits(Level::Rank),
         };
-        match context.explain(level, unit, &run) {
+        match context.explain(level, unit, &run, is_weak) {
             Explanation::Verdict(verdict, units) => self.enact(at, level, units, verdict, found),
             Explanation::None if run.count >= STALE_COUNT => self.channels[at].track_mut(level).reset(unit),
             Explanation::None | Explanation::Later => {}

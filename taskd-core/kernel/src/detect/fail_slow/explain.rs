@@ -25,6 +25,8 @@ const WIDE: f32 = 0.5;
 const WAITED_FOR: f32 = 0.4;
 /// A rank is not slower if its peers have become faster by more than this part of its shift.
 const PEERS_FASTER: f32 = 0.5;
+/// Number of further standard errors for each unit of scatter: a large scatter is known less exactly.
+const ERRORS_PER_SIGMA: f32 = 10.0;
 /// Minimum shift of a whole job, stage or replica (natural logarithm).
 const WIDE_SHIFT_MIN: f32 = 0.08;
 /// Minimum excess of the slowest stage over the median one that is reported (natural logarithm).
@@ -56,13 +58,15 @@ pub(super) struct Context<'a> {
 }
 
 impl Context<'_> {
-    pub(super) fn explain(&self, level: Level, unit: usize, run: &Run) -> Explanation {
+    pub(super) fn explain(&self, level: Level, unit: usize, run: &Run, is_weak: bool) -> Explanation {
         let tuning = &self.channel.tuning;
         let shift_min = if level == Level::Rank { tuning.shift_min } else { tuning.shift_min.max(WIDE_SHIFT_MIN) };
-        if run.count < tuning.count_min {
+        if run.count < tuning.count_min + u32::from(is_weak) {
             return Explanation::Later;
         }
-        let certain = run.shift() - tuning.errors * self.channel.track(level).error(unit, run);
+        let track = self.channel.track(level);
+        let errors = tuning.errors + ERRORS_PER_SIGMA * track.sigma(unit);
+        let certain = run.shift() - errors * track.error(unit, run);
         if run.shift() < shift_min || certain < shift_min / 2.0 {
             return Explanation::None;
         }

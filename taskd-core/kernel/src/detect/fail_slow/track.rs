@@ -25,11 +25,12 @@ const HOT: f32 = 0.25;
 const SUSPICIOUS: f32 = 0.35;
 /// Deviation, in standard deviations, from which a value of an unsuspicious unit counts as an outlier.
 const OUTLIER: f32 = 4.0;
-/// Maximum deviation of one value in the average since the onset, in multiples of the shift that is tested: a single long
-/// pause must not look like a shift.
+/// Maximum deviation of one value in the average since the onset, in multiples of the shift that is tested (at least the
+/// shift and one standard deviation): a single long pause must not look like a shift.
 const CLIP: f32 = 1.2;
-/// Variance of a median, in multiples of the variance of a mean of as many values of a normal distribution.
-pub(super) const MEDIAN_VARIANCE: f32 = 1.6;
+/// Variance of a usual value, in multiples of the variance of a mean of as many values of a normal distribution: it
+/// starts as a median (1.57) and continues as a mean (1).
+pub(super) const MEDIAN_VARIANCE: f32 = 1.25;
 /// Score at which a blamed unit has recovered.
 const RECOVERED: f32 = 10.0;
 /// Limits of the cap.
@@ -188,17 +189,19 @@ impl Track {
                 *run = Run { onset: step, ..Run::default() };
             }
             run.count += 1;
-            run.sum += z.clamp(-CLIP * shift, CLIP * shift);
+            let clip = (CLIP * shift).max(shift + unit.sigma);
+            run.sum += z.clamp(-clip, clip);
             run.wait += if wait.is_finite() { wait } else { 0.0 };
         }
         if highest >= limits.threshold { Change::Shifted } else { Change::None }
     }
 
-    /// Returns the values since the onset, according to the largest shift whose score is at the threshold.
-    pub(super) fn run(&self, at: usize, limits: &Limits) -> Option<Run> {
+    /// Returns the values since the onset, according to the largest shift whose score is at the threshold, and true if
+    /// this is the smallest shift of all.
+    pub(super) fn run(&self, at: usize, limits: &Limits) -> Option<(Run, bool)> {
         let unit = self.units.get(at)?;
         let k = (0..BANK).rev().find(|k| unit.scores[*k] >= limits.threshold)?;
-        Some(unit.runs[k])
+        Some((unit.runs[k], k == 0))
     }
 
     /// Returns the mean shift of a unit in its current run: the longest one if there are several.

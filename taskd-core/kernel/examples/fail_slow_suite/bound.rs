@@ -56,8 +56,16 @@ impl fmt::Display for Bound {
         write!(
             f,
             "sigma {:>4.1} %  excess {:>4.0} %  ARL {:.1e}  KL {:>5.2}  bound {:>5.2}  with drift {:>5.2}  mean delay {:>6.2}  ratios {:>4.2} {:>4.2}  found {}/{TRIALS}",
-            self.sigma * 100.0, self.excess * 100.0, self.arl, self.kl, self.bound, self.drift_bound, self.delay,
-            self.ratios()[0], self.ratios()[1], self.found
+            self.sigma * 100.0,
+            self.excess * 100.0,
+            self.arl,
+            self.kl,
+            self.bound,
+            self.drift_bound,
+            self.delay,
+            self.ratios()[0],
+            self.ratios()[1],
+            self.found
         )
     }
 }
@@ -73,7 +81,16 @@ pub fn measure(seed: u64) -> Vec<Bound> {
             let kl = kl_of(f64::from(sigma), f64::from(excess).ln_1p());
             let near = kl_of(f64::from(sigma), f64::from(excess).ln_1p() - DRIFT);
             let (sigma, excess) = (f64::from(sigma), f64::from(excess));
-            bounds.push(Bound { sigma, excess, arl, kl, bound: arl.ln() / kl, drift_bound: arl.ln() / near, delay: mean, found: delays.len() });
+            bounds.push(Bound {
+                sigma,
+                excess,
+                arl,
+                kl,
+                bound: arl.ln() / kl,
+                drift_bound: arl.ln() / near,
+                delay: mean,
+                found: delays.len(),
+            });
         }
     }
     bounds
@@ -95,7 +112,8 @@ fn arl(seed: u64) -> f64 {
             step += 1;
             values += rows.len() as u64;
             let found = engine.step(step, rows);
-            alarms += found.iter().filter(|change| matches!(change, Change::Found(v) if v.cause.is_blame())).count() as u64;
+            alarms +=
+                found.iter().filter(|change| matches!(change, Change::Found(v) if v.cause.is_blame())).count() as u64;
         }
     }
     values as f64 / if alarms == 0 { 3.0 } else { alarms as f64 }
@@ -122,13 +140,15 @@ fn kl_of(sigma: f64, shift: f64) -> f64 {
     let pauses = f64::from(PAUSES);
     let normal = |x: f64| (-x * x / (2.0 * sigma * sigma)).exp() / (sigma * std::f64::consts::TAU.sqrt());
     let inside = |x: f64| 1.0 / (1.0 + (-1.702 * x / sigma).exp()); // normal distribution function, to 1 %
-    let density = |x: f64| {
-        (1.0 - pauses) * normal(x) + pauses * (inside(x - 0.18) - inside(x - 1.39)).max(1e-12) / (1.39 - 0.18)
-    };
+    let density =
+        |x: f64| (1.0 - pauses) * normal(x) + pauses * (inside(x - 0.18) - inside(x - 1.39)).max(1e-12) / (1.39 - 0.18);
     let width = 0.0005;
     let at = |i: i32| f64::from(i) * width;
-    (-1000..6000).map(at).map(|x| {
-        let (shifted, usual) = (density(x - shift), density(x));
-        if shifted > 1e-12 { shifted * (shifted / usual.max(1e-300)).ln() * width } else { 0.0 }
-    }).sum()
+    (-1000..6000)
+        .map(at)
+        .map(|x| {
+            let (shifted, usual) = (density(x - shift), density(x));
+            if shifted > 1e-12 { shifted * (shifted / usual.max(1e-300)).ln() * width } else { 0.0 }
+        })
+        .sum()
 }

@@ -19,7 +19,8 @@ fn main() {
         let at = args.iter().position(|arg| arg == name);
         at.and_then(|at| args.get(at + 1)?.parse().ok()).unwrap_or(otherwise)
     };
-    let (jobs, seed, verbose) = (number("--jobs", 12_000), number("--seed", 1_000_000), args.iter().any(|a| a == "--verbose"));
+    let (jobs, seed, verbose) =
+        (number("--jobs", 12_000), number("--seed", 1_000_000), args.iter().any(|a| a == "--verbose"));
     let rivals_on = jobs / 20;
     let mut field = BTreeMap::new();
     let mut faults = BTreeMap::new();
@@ -39,7 +40,11 @@ fn main() {
         if result.has_fault && result.kind != sim::Kind::SlowCheckpoint {
             by_size.entry((result.excess.mul_add(10.0, 0.0) as u32) * 10).or_default().add(&result, ours, false);
         }
-        if verbose && (!ours.false_blames.is_empty() || (result.has_fault && ours.delay.is_none_or(|d| d > if result.kind == sim::Kind::SlowCheckpoint { 150 } else { 30 }))) {
+        if verbose
+            && (!ours.false_blames.is_empty()
+                || (result.has_fault
+                    && ours.delay.is_none_or(|d| d > if result.kind == sim::Kind::SlowCheckpoint { 150 } else { 30 })))
+        {
             println!("seed {} {:?} +{:.0} %: {ours:?}", result.seed, result.kind, result.excess * 100.0);
         }
     }
@@ -60,7 +65,14 @@ fn main() {
     print("By cause", &by_kind);
     println!("\nBy excess: median and 99th percentile of the delay, steps");
     for (percent, figures) in &by_size {
-        println!("{percent:>5} %  faults {:>5}  missed {:>3}  p50 {:?}  p99 {:?}  max {:?}", figures.faults, figures.missed, figures.delay(0.5), figures.delay(0.99), figures.delay(1.0));
+        println!(
+            "{percent:>5} %  faults {:>5}  missed {:>3}  p50 {:?}  p99 {:?}  max {:?}",
+            figures.faults,
+            figures.missed,
+            figures.delay(0.5),
+            figures.delay(0.99),
+            figures.delay(1.0)
+        );
     }
     println!("\nDelay beside the bound ln(ARL)/KL");
     bounds.iter().for_each(|bound| println!("{bound}"));
@@ -85,13 +97,22 @@ fn rows<K: ToString + Ord>(all: &BTreeMap<K, Figures>) -> serde_json::Value {
 
 fn print<K: ToString>(title: &str, all: &BTreeMap<K, Figures>) {
     println!("\n{title}");
-    println!("{:<20} {:>7} {:>12} {:>8} {:>8} {:>8} {:>7} {:>7}", "", "jobs", "false blames", "faults", "missed", "partial", "p50", "p99");
+    println!(
+        "{:<20} {:>7} {:>12} {:>8} {:>8} {:>8} {:>7} {:>7}",
+        "", "jobs", "false blames", "faults", "missed", "partial", "p50", "p99"
+    );
     for (name, figures) in all {
         let delay = |share| figures.delay(share).map_or("-".to_owned(), |delay| delay.to_string());
         println!(
             "{:<20} {:>7} {:>12} {:>8} {:>8} {:>8} {:>7} {:>7}",
-            name.to_string(), figures.jobs, figures.jobs_with_false_blame, figures.faults, figures.missed, figures.partial,
-            delay(0.5), delay(0.99)
+            name.to_string(),
+            figures.jobs,
+            figures.jobs_with_false_blame,
+            figures.faults,
+            figures.missed,
+            figures.partial,
+            delay(0.5),
+            delay(0.99)
         );
     }
 }

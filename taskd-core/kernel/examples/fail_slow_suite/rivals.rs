@@ -19,7 +19,8 @@ impl Rivals {
 
     pub fn new(layout: &Layout) -> Rivals {
         let stage = layout.places().iter().map(|place| place.stage as usize).collect();
-        let states = || [State::Reference(Reference::default()), State::Window(Vec::new()), State::Bocd(Bocd::default())];
+        let states =
+            || [State::Reference(Reference::default()), State::Window(Vec::new()), State::Bocd(Bocd::default())];
         Rivals { stage, ranks: layout.places().iter().map(|_| states()).collect(), steps: 0 }
     }
 
@@ -34,10 +35,13 @@ impl Rivals {
         for (row, stage) in rows.iter().zip(&self.stage) {
             values[*stage].push(row[Series::Compute as usize]);
         }
-        let medians: Vec<f32> = values.iter_mut().map(|values| {
-            values.sort_by(f32::total_cmp);
-            values[values.len() / 2]
-        }).collect();
+        let medians: Vec<f32> = values
+            .iter_mut()
+            .map(|values| {
+                values.sort_by(f32::total_cmp);
+                values[values.len() / 2]
+            })
+            .collect();
         let mut found = Vec::new();
         for (rank, states) in self.ranks.iter_mut().enumerate() {
             let value = f64::from(rows[rank][Series::Compute as usize] / medians[self.stage[rank]]);
@@ -141,7 +145,11 @@ impl Bocd {
             let variance = (squares / count) * (1.0 + 1.0 / count);
             // Student's t with `count` degrees of freedom, without factors that are the same for all run lengths.
             let t = (1.0 + (value - mean) * (value - mean) / (variance * count)).powf(-(count + 1.0) / 2.0);
-            let factor = if *count < 30.0 { [0.318, 0.354, 0.368, 0.375, 0.38, 0.39][(*count as usize / 2).min(5)] } else { 0.396 };
+            let factor = if *count < 30.0 {
+                [std::f64::consts::FRAC_1_PI, 0.354, 0.368, 0.375, 0.38, 0.39][(*count as usize / 2).min(5)]
+            } else {
+                0.396
+            };
             let density = factor * t / variance.sqrt();
             change += probability * density * HAZARD;
             let moved = mean + (value - mean) / (count + 1.0);

@@ -48,7 +48,10 @@ pub fn run(mut job: Job, seed: u64, with_rivals: bool) -> Result {
         for change in engine.step(step, rows) {
             let Change::Found(verdict) = change else { continue };
             if !verdict.cause.is_blame() {
-                ours.reports.push(format!("step {step}: {:?} {:?} {:.0} %", verdict.component, verdict.cause, verdict.slowdown_percent));
+                ours.reports.push(format!(
+                    "step {step}: {:?} {:?} {:.0} %",
+                    verdict.component, verdict.cause, verdict.slowdown_percent
+                ));
                 continue;
             }
             let is_right = injected.expected.as_ref() == Some(&(verdict.component.clone(), verdict.cause));
@@ -63,7 +66,10 @@ pub fn run(mut job: Job, seed: u64, with_rivals: bool) -> Result {
                 ours.is_partial = true;
             } else {
                 let figures: Vec<&str> = verdict.evidence.iter().map(|clue| clue.text.as_str()).take(3).collect();
-                let what = format!("step {step}: {:?} {:?} {:.0} %: {figures:?}", verdict.component, verdict.cause, verdict.slowdown_percent);
+                let what = format!(
+                    "step {step}: {:?} {:?} {:.0} %: {figures:?}",
+                    verdict.component, verdict.cause, verdict.slowdown_percent
+                );
                 ours.false_blames.push(what);
             }
         }

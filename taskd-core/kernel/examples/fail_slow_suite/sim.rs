@@ -5,6 +5,7 @@
 //! hiccups of the input pipeline, and checkpoints every 20 to 50 steps. All ranks end a step together: a rank waits for
 //! the rest of the step's time.
 
+use std::f32::consts::TAU;
 use taskd_kernel::detect::fail_slow::{Cause, Component, Grid, Layout, Row, SERIES, Series};
 use taskd_kernel::job::GroupKind;
 
@@ -35,7 +36,7 @@ impl Random {
     }
 
     pub fn below(&mut self, bound: u32) -> u32 {
-        ((self.bits() >> 32) * u64::from(bound) >> 32) as u32
+        (((self.bits() >> 32) * u64::from(bound)) >> 32) as u32
     }
 
     pub fn is(&mut self, probability: f32) -> bool {
@@ -45,7 +46,7 @@ impl Random {
     /// Normal distribution (Box-Muller).
     pub fn normal(&mut self) -> f32 {
         let (u, v) = (self.unit().max(1e-7), self.unit());
-        (-2.0 * u.ln()).sqrt() * (std::f32::consts::TAU * v).cos()
+        (-2.0 * u.ln()).sqrt() * (TAU * v).cos()
     }
 }
 
@@ -69,15 +70,6 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// Causes without a faulty component.
-    pub const BLAMELESS: [Kind; 6] = [
-        Kind::Healthy,
-        Kind::UnevenStages,
-        Kind::LongSequences,
-        Kind::GarbageCollection,
-        Kind::GlobalSlowdown,
-        Kind::StageShift,
-    ];
     /// Faulty components.
     pub const FAULTS: [Kind; 8] = [
         Kind::SlowRank,
@@ -186,7 +178,11 @@ impl Job {
         let grid = grids[random.below(grids.len() as u32) as usize];
         let noise = Noise {
             sigma: random.between(0.01, 0.03),
-            pauses: if kind == Kind::GarbageCollection { random.between(0.004, 0.01) } else { random.between(0.0, 0.003) },
+            pauses: if kind == Kind::GarbageCollection {
+                random.between(0.004, 0.01)
+            } else {
+                random.between(0.0, 0.003)
+            },
             stalls: 1e-5,
             sequences: match kind {
                 Kind::LongSequences => random.between(0.04, 0.12),
@@ -206,9 +202,10 @@ impl Job {
         let is_uneven = kind == Kind::UnevenStages || random.is(0.4);
         let of_stage: Vec<f32> =
             (0..stages).map(|_| if is_uneven { random.between(0.85, 1.25) } else { 1.0 }).collect();
-        let base = layout.places().iter().map(|place| {
-            MS * of_stage[place.stage as usize] * (random.normal() * noise.uneven_ranks).exp()
-        });
+        let base = layout
+            .places()
+            .iter()
+            .map(|place| MS * of_stage[place.stage as usize] * (random.normal() * noise.uneven_ranks).exp());
         let base = base.collect();
         let mut group_of = vec![Vec::new(); ranks];
         for (at, group) in layout.groups().iter().enumerate() {
@@ -221,7 +218,7 @@ impl Job {
         let injected = inject(kind, &layout, onset, excess, &mut random);
         Job {
             steps: if kind == Kind::SlowCheckpoint { 600 } else { 320 },
-            phase: (0..ranks).map(|_| random.between(0.0, 6.28)).collect(),
+            phase: (0..ranks).map(|_| random.between(0.0, TAU)).collect(),
             period: random.between(300.0, 800.0),
             stalled: vec![(0, 0.0); ranks],
             checkpoint_every: if kind == Kind::SlowCheckpoint { 20 } else { 20 + u64::from(random.below(30)) },
@@ -237,11 +234,6 @@ impl Job {
             base,
             group_of,
         }
-    }
-
-    /// Number of the latest step.
-    pub const fn step(&self) -> u64 {
-        self.step
     }
 
     /// The ranks of the faulty component.
@@ -267,9 +259,14 @@ impl Job {
 
     fn compute(&mut self) {
         let noise = self.noise;
-        let is_compute =
-            self.is_on(&[Kind::SlowRank, Kind::SlowRankFromStart, Kind::SlowHost, Kind::GlobalSlowdown, Kind::StageShift]);
-        let is_checkpoint = self.step % self.checkpoint_every == 0;
+        let is_compute = self.is_on(&[
+            Kind::SlowRank,
+            Kind::SlowRankFromStart,
+            Kind::SlowHost,
+            Kind::GlobalSlowdown,
+            Kind::StageShift,
+        ]);
+        let is_checkpoint = self.step.is_multiple_of(self.checkpoint_every);
         let is_slow_checkpoint = self.is_on(&[Kind::SlowCheckpoint]);
         let is_slow_input = self.is_on(&[Kind::SlowInput, Kind::SlowJobInput]);
         let random = &mut self.random;
@@ -280,7 +277,7 @@ impl Job {
         let storage = (random.normal() * 0.05).exp();
         for (rank, place) in self.layout.places().iter().enumerate() {
             let mut factor = warm_up * all * length[place.replica as usize] * (random.normal() * noise.sigma).exp();
-            factor *= 1.0 + noise.drift * (self.phase[rank] + self.step as f32 / self.period * 6.28).sin();
+            factor *= 1.0 + noise.drift * (self.phase[rank] + self.step as f32 / self.period * TAU).sin();
             let (left, longer) = self.stalled[rank];
             if left > 0 {
                 self.stalled[rank].0 -= 1;
@@ -299,7 +296,8 @@ impl Job {
             if random.is(0.003) {
                 data += MS * random.between(0.1, 2.0);
             }
-            let mut checkpoint = if is_checkpoint { self.checkpoint_ms * storage * (random.normal() * 0.03).exp() } else { 0.0 };
+            let mut checkpoint =
+                if is_checkpoint { self.checkpoint_ms * storage * (random.normal() * 0.03).exp() } else { 0.0 };
             if self.affected[rank] {
                 if is_slow_input {
                     data += MS * self.injected.excess * (random.normal() * 0.1).exp();
@@ -358,7 +356,8 @@ fn inject(kind: Kind, layout: &Layout, mut onset: u64, excess: f32, random: &mut
     let places = layout.places();
     let rank = random.below(places.len() as u32);
     let place = places[rank as usize];
-    let those = |is: &dyn Fn(usize) -> bool| (0..places.len()).filter(|at| is(*at)).map(|at| at as u32).collect::<Vec<_>>();
+    let those =
+        |is: &dyn Fn(usize) -> bool| (0..places.len()).filter(|at| is(*at)).map(|at| at as u32).collect::<Vec<_>>();
     let everyone = those(&|_| true);
     let (ranks, expected) = match kind {
         Kind::Healthy | Kind::UnevenStages | Kind::LongSequences | Kind::GarbageCollection => (Vec::new(), None),

@@ -2,7 +2,9 @@
 //! detector behaves like the one that was saved.
 
 use super::fixture::{KILLED, Scene, dead, exception, exited, failed, follow_up, lost_race, rank_domain};
-use super::{FailSlowDetector, FaultClass, FaultDetector, FaultDetectorExt, Finding, SilenceDetector, SlowRankDetector, defaults};
+use super::{
+    FailSlowDetector, FaultClass, FaultDetector, FaultDetectorExt, Finding, SilenceDetector, SlowRankDetector, defaults,
+};
 use crate::job::{Generation, Incarnation, Termination};
 use crate::trace::{Call, GroupPosition, Observation, Probe, ProbeResult, Signal, StepTimes};
 use proptest::prelude::*;

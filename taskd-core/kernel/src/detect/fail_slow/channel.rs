@@ -20,7 +20,7 @@ const SMOOTHING: f32 = 0.25;
 /// Minimum deviation from the peers of a rank that is slow from the start (natural logarithm).
 const SLOW_FROM_START: f32 = 0.085;
 /// The same in robust standard deviations of the peers.
-const SLOW_FROM_START_SIGMAS: f32 = 5.0;
+const SLOW_FROM_START_SIGMAS: f32 = 6.0;
 /// Minimum robust standard deviation of peers.
 const PEERS_SIGMA_MIN: f32 = 0.01;
 /// Minimum number of peers of a rank that is slow from the start.
@@ -72,9 +72,16 @@ impl Tuning {
                 Tuning { by_role: true, first: 0, floor: 0.01, shift_min: 0.065, share_min: 0.0, ..usual }
             }
             Series::Data => Tuning { is_log: false, first: 0, floor: 0.01, shift_min: 0.065, ..usual },
-            Series::Checkpoint => {
-                Tuning { learn: 4, first: 2, floor: 0.08, shift_min: 0.25, errors: 3.0, count_min: 3, clean: 10.0, ..usual }
-            }
+            Series::Checkpoint => Tuning {
+                learn: 4,
+                first: 2,
+                floor: 0.08,
+                shift_min: 0.25,
+                errors: 3.0,
+                count_min: 3,
+                clean: 10.0,
+                ..usual
+            },
             _ => usual,
         }
     }
@@ -202,7 +209,7 @@ impl Channel {
                 continue;
             }
             let usual = median(&mut levels);
-            let sigma = deviation(&mut levels, usual).max(PEERS_SIGMA_MIN).max(self.level_error(rows, ranks));
+            let sigma = deviation(&mut levels, usual).max(PEERS_SIGMA_MIN).hypot(self.level_error(rows, ranks));
             let limit = SLOW_FROM_START.max(SLOW_FROM_START_SIGMAS * sigma);
             let is_slow = |rank: &&u32| self.level[**rank as usize] - usual > limit;
             let slow: Vec<u32> = ranks.iter().filter(is_slow).copied().collect();
@@ -238,10 +245,14 @@ impl Channel {
             ranks.extend(&scratch.values);
         }
         let (first, floor) = (self.tuning.first, self.tuning.floor);
-        self.job = Track::learn(&job, 1, first, floor);
-        self.pools = Track::learn(&pools, scratch.pools.len(), first, floor);
-        self.replicas = Track::learn(&replicas, scratch.replicas.len(), first, floor);
-        self.ranks = Track::learn(&ranks, layout.len(), first, floor);
+        let is_slow = |replica: usize| {
+            let ranks = layout.replicas.ranks(replica);
+            ranks.iter().filter(|rank| self.from_start[**rank as usize]).count() * 2 > ranks.len()
+        };
+        self.job = Track::learn(&job, 1, first, floor, |_| false);
+        self.pools = Track::learn(&pools, scratch.pools.len(), first, floor, |_| false);
+        self.replicas = Track::learn(&replicas, scratch.replicas.len(), first, floor, is_slow);
+        self.ranks = Track::learn(&ranks, layout.len(), first, floor, |rank| self.from_start[rank]);
         self.pools_now = vec![0.0; scratch.pools.len()];
         self.replicas_now = vec![0.0; scratch.replicas.len()];
     }
@@ -258,7 +269,8 @@ impl Channel {
     fn separate(&self, scratch: &mut Scratch, layout: &Layout) {
         let Scratch { values, picked, pools, replicas, job } = scratch;
         values.iter_mut().zip(&self.level).for_each(|(value, level)| *value -= level);
-        (pools.clear(), replicas.clear());
+        pools.clear();
+        replicas.clear();
         if !self.tuning.by_role || layout.pools.count() < 2 {
             picked.clear();
             picked.extend(values.iter().filter(|value| value.is_finite()));

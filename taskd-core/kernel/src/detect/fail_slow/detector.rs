@@ -122,7 +122,11 @@ impl Sample {
     }
 }
 
-#[allow(clippy::cast_precision_loss, clippy::cast_possible_truncation, reason = "only the first digits of a time matter")]
+#[allow(
+    clippy::cast_precision_loss,
+    clippy::cast_possible_truncation,
+    reason = "only the first digits of a time matter"
+)]
 fn ms(nanos: u64) -> f32 {
     (nanos as f64 * MS_PER_NS) as f32
 }
@@ -136,11 +140,14 @@ impl Job {
         let mut hosts: Vec<NodeId> = ranks.iter().filter_map(node_of).collect();
         hosts.sort();
         hosts.dedup();
-        let mut places: Vec<Place> = (0..).zip(&ranks).map(|(at, rank)| {
-            let host = node_of(rank).and_then(|node| hosts.binary_search(&node).ok()).map_or(u32::MAX, narrow);
-            // Without data-parallel groups each rank of a job without groups is a replica of its own.
-            Place { host, replica: if world.groups().is_empty() { at } else { 0 }, ..Place::default() }
-        }).collect();
+        let mut places: Vec<Place> = (0..)
+            .zip(&ranks)
+            .map(|(at, rank)| {
+                let host = node_of(rank).and_then(|node| hosts.binary_search(&node).ok()).map_or(u32::MAX, narrow);
+                // Without data-parallel groups each rank of a job without groups is a replica of its own.
+                Place { host, replica: if world.groups().is_empty() { at } else { 0 }, ..Place::default() }
+            })
+            .collect();
         let at = |rank: &Rank| ranks.binary_search(&rank.0).ok();
         let mut groups = Vec::new();
         for (id, members) in world.groups() {

@@ -70,7 +70,7 @@ pub(super) struct Active {
 /// ranks must wait for it, and the set of suspicious ranks decides if the rank, its host, its stage, its group or
 /// no component is named.
 ///
-/// Two states given the same steps report the same changes. The memory is about 200 bytes for each rank and series.
+/// Two states given the same steps report the same changes. The memory is about 150 bytes for each rank and tested series.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct FailSlow {
     layout: Layout,
@@ -214,7 +214,13 @@ impl FailSlow {
             for (usual, row) in usual.iter_mut().zip(rows) {
                 let value = row[series as usize];
                 let next = *usual + USUAL_GAIN * (value - *usual);
-                *usual = if next.is_finite() { next } else if usual.is_finite() { *usual } else { value };
+                *usual = if next.is_finite() {
+                    next
+                } else if usual.is_finite() {
+                    *usual
+                } else {
+                    value
+                };
             }
         }
     }
@@ -250,9 +256,8 @@ impl FailSlow {
             return;
         }
         // A verdict on a larger component replaces those on its parts.
-        let is_replaced = |old: &Active| {
-            old.channel == at && old.level == level && old.units.iter().all(|unit| units.contains(unit))
-        };
+        let is_replaced =
+            |old: &Active| old.channel == at && old.level == level && old.units.iter().all(|unit| units.contains(unit));
         let replaced = self.active.iter().filter(|old| is_replaced(old));
         found.extend(replaced.map(|old| Change::Cleared { component: old.component.clone(), cause: old.cause }));
         self.active.retain(|old| !is_replaced(old));

@@ -106,7 +106,9 @@ fn general_slowdowns_pauses_and_lost_records_blame_no_rank() {
     play.plain(60, &[50, 100, 80, 90]);
     let found = play.plain(60, &[75, 150, 120, 135]);
     assert!(!found.iter().any(|finding| is_blame(&finding)), "all ranks are slower: {found:?}");
-    assert!(found.iter().any(|finding| matches!(finding, Finding::Note(Domain::Job, clue) if clue.text.starts_with("global-slowdown"))));
+    assert!(found.iter().any(
+        |finding| matches!(finding, Finding::Note(Domain::Job, clue) if clue.text.starts_with("global-slowdown"))
+    ));
     for _ in 0..20 {
         let found = [play.plain(1, &[75, 150, 120, 400]), play.plain(4, &[75, 150, 120, 135])].concat();
         assert!(!found.iter().any(|finding| is_blame(&finding)), "single pauses: {found:?}");
@@ -144,7 +146,7 @@ fn a_snapshot_with_an_inconsistent_engine_is_refused() {
             play.plain(2, &[100; 4]); // whatever it finds, it does not panic
         }
     }
-    assert_eq!(other.restore(&saved[..saved.len() - 1]).is_err(), true);
+    assert!(other.restore(&saved[..saved.len() - 1]).is_err());
     assert_eq!(other.snapshot(), before, "a refused state changes nothing");
 }
 
@@ -155,7 +157,8 @@ fn run(grid: Grid, change: impl Fn(u32, &Place, &mut Row)) -> Vec<Change> {
     let mut found = Vec::new();
     for step in 1..=100_u64 {
         let rows = (0..).zip(layout.places()).map(|(rank, place)| {
-            let noise = 1.0 + 0.002 * f32::from(u8::try_from((step * 7 + u64::from(rank) * 13) % 11).unwrap_or_default());
+            let noise =
+                1.0 + 0.002 * f32::from(u8::try_from((step * 7 + u64::from(rank) * 13) % 11).unwrap_or_default());
             let mut row = [100.0, 30.0, 20.0, 5.0, 2.0, 0.0, 33.0, 90.0].map(|value: f32| value * noise);
             if step >= 60 {
                 change(rank, place, &mut row);

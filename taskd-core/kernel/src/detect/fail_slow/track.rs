@@ -36,9 +36,6 @@ const RECOVERED: f32 = 10.0;
 /// Limits of the cap.
 const CAP_MIN: f32 = 3.0;
 const CAP_MAX: f32 = 6.3;
-/// Deviation of the learned values above which they are no usual values: the unit has been slow from the start.
-const SLOW_FROM_START: f32 = 0.06;
-
 /// Limits that are the same for all units.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub(super) struct Limits {
@@ -106,15 +103,22 @@ pub(super) struct Track {
 }
 
 impl Track {
-    /// Learns the usual values of `units` units from `rows` of them. `floor` is the minimum standard deviation.
-    pub(super) fn learn(rows: &[f32], units: usize, first: usize, floor: f32) -> Track {
+    /// Learns the usual values of `units` units from `rows` of them. `floor` is the minimum standard deviation. A unit that
+    /// `is_slow` names has been slow from the start: its usual value is zero.
+    pub(super) fn learn(
+        rows: &[f32],
+        units: usize,
+        first: usize,
+        floor: f32,
+        is_slow: impl Fn(usize) -> bool,
+    ) -> Track {
         let mut column = Vec::with_capacity(rows.len() / units.max(1));
         let of_unit = |unit: usize| {
             column.clear();
             column.extend(rows.iter().skip(unit).step_by(units).filter(|value| value.is_finite()));
             let seen = u32::try_from(column.len()).unwrap_or(u32::MAX);
             let usual = median(&mut column);
-            let base = if usual.abs() < SLOW_FROM_START { usual } else { 0.0 };
+            let base = if is_slow(unit) { 0.0 } else { usual };
             let sigma = deviation(&mut column, usual).max(floor);
             let (scores, runs) = ([0.0; BANK], [Run::default(); BANK]);
             Unit { base, sigma, seen: precise(seen), scores, runs, blamed: 0.0, back: 0.0 }
@@ -170,8 +174,7 @@ impl Track {
         }
         let enough = ERRORS_PER_SHIFT * unit.sigma;
         let mut highest = 0.0_f32;
-        for k in self.first..BANK {
-            let shift = SHIFTS[k];
+        for (k, shift) in SHIFTS.into_iter().enumerate().skip(self.first) {
             if shift * shift * unit.seen < enough * enough {
                 continue;
             }

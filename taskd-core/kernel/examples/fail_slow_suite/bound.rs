@@ -8,8 +8,8 @@
 //! integral is numeric.
 //!
 //! There are two bounds. The first is for a healthy rank with exactly its usual distribution. The second is for a detector
-//! that must not blame a rank that has drifted by 3 %: the divergence is then from the usual distribution moved by 3 %,
-//! the healthy one that is nearest to the shifted one.
+//! that must not blame a rank that has drifted by 3 %: the divergence is then from the usual distribution, moved by 3 %
+//! or not, whichever is nearer to the shifted one.
 
 use crate::sim::{Job, Kind, Noise, Random};
 use std::fmt;
@@ -79,7 +79,7 @@ pub fn measure(seed: u64) -> Vec<Bound> {
             let delays: Vec<u64> = (0..TRIALS).filter_map(|trial| delay(seed + trial, sigma, excess)).collect();
             let mean = delays.iter().sum::<u64>() as f64 / delays.len() as f64;
             let kl = kl_of(f64::from(sigma), f64::from(excess).ln_1p());
-            let near = kl_of(f64::from(sigma), f64::from(excess).ln_1p() - DRIFT);
+            let near = kl.min(kl_of(f64::from(sigma), f64::from(excess).ln_1p() - DRIFT));
             let (sigma, excess) = (f64::from(sigma), f64::from(excess));
             bounds.push(Bound {
                 sigma,

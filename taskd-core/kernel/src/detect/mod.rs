@@ -5,6 +5,7 @@
 
 mod detector;
 mod exit;
+pub mod fail_slow;
 mod failed_step;
 mod fault;
 #[cfg(test)]
@@ -29,6 +30,7 @@ pub use detector::MockFaultDetector;
 pub use detector::{Debounce, FaultDetector, FaultDetectorExt, FnDetector, When, detector_fn};
 pub use exit::ExitDetector;
 pub(crate) use exit::INTERRUPTED;
+pub use fail_slow::FailSlowDetector;
 pub use failed_step::FailedStepDetector;
 pub(crate) use fault::CHARGED;
 pub use fault::{Damage, Evidence, Fault, FaultClass, Finding, Findings, Health, OPERATOR, Suspect};

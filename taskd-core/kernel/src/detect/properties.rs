@@ -3,8 +3,8 @@
 
 use super::fixture::{KILLED, Scene, dead, exception, exited, failed, follow_up, lost_race, rank_domain};
 use super::{
-    FaultClass, FaultDetector, FaultDetectorExt, Finding, LogPatternDetector, NumericalDetector, SilenceDetector,
-    SlowRankDetector, defaults,
+    FailSlowDetector, FaultClass, FaultDetector, FaultDetectorExt, Finding, LogPatternDetector, NumericalDetector,
+    SilenceDetector, SlowRankDetector, defaults,
 };
 use crate::job::{Generation, Incarnation, Name, Termination};
 use crate::trace::{Call, GroupPosition, Observation, Probe, ProbeResult, Signal, StepTimes};
@@ -17,6 +17,7 @@ const RANKS: u32 = 3;
 fn built_in() -> Vec<Box<dyn FaultDetector>> {
     let mut detectors = defaults();
     detectors.push(SlowRankDetector::default().boxed());
+    detectors.push(FailSlowDetector::new().boxed());
     detectors.push(NumericalDetector::default().boxed());
     detectors.push(LogPatternDetector::default().boxed());
     detectors

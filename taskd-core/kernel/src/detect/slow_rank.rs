@@ -3,7 +3,7 @@
 //! The detector never blames a rank for being slower than another one: stages and loads may be permanently uneven.
 
 mod explain;
-mod gathering;
+pub(super) mod gathering;
 mod normal;
 mod watch;
 
@@ -66,7 +66,7 @@ pub struct SlowRankDetector {
 struct State {
     generation: Generation,
     incarnations: BTreeMap<u32, Incarnation>,
-    gathering: Gathering,
+    gathering: Gathering<Sample>,
     warm_up: u32,
     /// Steps from which the usual times are learned, with each rank's times; empty once the usual times are known.
     lessons: Vec<BTreeMap<u32, Sample>>,

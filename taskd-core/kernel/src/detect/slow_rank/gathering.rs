@@ -47,9 +47,11 @@ fn float(nanos: u64) -> f64 {
 }
 
 /// Steps that some ranks have not reported yet.
-#[derive(Debug, Default, Serialize, Deserialize)]
-pub(super) struct Gathering {
-    steps: BTreeMap<u64, BTreeMap<u32, Sample>>,
+///
+/// `S` is what is kept of a rank's report.
+#[derive(Debug, Serialize, Deserialize)]
+pub(in crate::detect) struct Gathering<S> {
+    steps: BTreeMap<u64, BTreeMap<u32, S>>,
     /// Number of the last step that each rank has reported, by rank.
     reached: BTreeMap<u32, u64>,
     /// Ranks whose reports of steps are not awaited, because they have reported none for too long.
@@ -58,9 +60,16 @@ pub(super) struct Gathering {
     waits_for: u32,
 }
 
-impl Gathering {
+impl<S> Default for Gathering<S> {
+    fn default() -> Gathering<S> {
+        let (steps, reached, silent) = (BTreeMap::new(), BTreeMap::new(), BTreeSet::new());
+        Gathering { steps, reached, silent, waits_for: 0 }
+    }
+}
+
+impl<S> Gathering<S> {
     /// Adds a rank's report of a step; without a sample if its figures cannot be used.
-    pub(super) fn add(&mut self, rank: u32, step: u64, sample: Option<Sample>) {
+    pub(in crate::detect) fn add(&mut self, rank: u32, step: u64, sample: Option<S>) {
         match self.reached.get(&rank) {
             Some(last) if *last == step => return,
             Some(last) if *last > step => *self = Gathering::default(), // the program has restarted its count
@@ -73,7 +82,7 @@ impl Gathering {
     }
 
     /// Removes and returns the oldest step, if no rank will report it any more.
-    pub(super) fn next_whole(&mut self, view: &View) -> Option<(u64, BTreeMap<u32, Sample>)> {
+    pub(in crate::detect) fn next_whole(&mut self, view: &View) -> Option<(u64, BTreeMap<u32, S>)> {
         let (&step, _) = self.steps.first_key_value()?;
         if self.steps.len() > WAITING_STEPS_MAX {
             let missing: Vec<u32> = self.missing(0, step, view).collect();

@@ -1,0 +1,378 @@
+//! One series of all ranks: learns its usual values, removes what peers share, and tests what remains.
+//!
+//! A value is split into the effect of the job, of the peers (role or stage), of the replica, and of the rank itself.
+//! Each effect has tests of its own: a long step of all ranks, an uneven stage and a replica with long sequences
+//! therefore leave no trace in the figures of a rank.
+
+use super::Series;
+use super::layout::{Layout, Peers};
+use super::stats::{deviation, median, quantile};
+use super::track::{Change, Limits, MEDIAN_VARIANCE, Track};
+use serde::{Deserialize, Serialize};
+
+/// Eighth of the peers' values that is the reference: correct if up to half of the peers have become slower, or up to a
+/// third of them faster.
+const PEERS_EIGHTHS: usize = 3;
+/// The same for the ranks of one replica: up to three quarters may be slower.
+const REPLICA_EIGHTHS: usize = 2;
+/// Weight of the latest step in the smoothed references.
+const SMOOTHING: f32 = 0.25;
+/// Minimum deviation from the peers of a rank that is slow from the start (natural logarithm).
+const SLOW_FROM_START: f32 = 0.085;
+/// The same in robust standard deviations of the peers.
+const SLOW_FROM_START_SIGMAS: f32 = 6.0;
+/// Minimum robust standard deviation of peers.
+const PEERS_SIGMA_MIN: f32 = 0.01;
+/// Minimum number of peers of a rank that is slow from the start.
+const SLOW_FROM_START_PEERS: usize = 6;
+/// One of this number of peers may be slow from the start; more are an uneven load.
+const SLOW_FROM_START_SHARE: usize = 6;
+
+/// Settings of a series.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub(super) struct Tuning {
+    /// Number of values from which the usual ones are learned.
+    pub(super) learn: usize,
+    /// True if values are compared as logarithms, false if as fractions of the usual computation.
+    pub(super) is_log: bool,
+    /// True if ranks are compared with the ranks of their role, false if with all ranks.
+    pub(super) by_role: bool,
+    /// Index of the smallest shift that is tested.
+    first: usize,
+    /// Minimum standard deviation.
+    floor: f32,
+    /// Minimum shift for a verdict.
+    pub(super) shift_min: f32,
+    /// Minimum excess for a verdict, as a fraction of the usual computation.
+    pub(super) share_min: f32,
+    /// Number of standard errors by which the shift must exceed half of `shift_min`.
+    pub(super) errors: f32,
+    /// Minimum number of values for a verdict; one more if only the smallest shift has been found.
+    pub(super) count_min: u32,
+    /// Natural logarithm of the number of steps that a healthy job passes without an alarm.
+    clean: f32,
+}
+
+impl Tuning {
+    pub(super) fn of(series: Series) -> Tuning {
+        let usual = Tuning {
+            learn: 20,
+            is_log: true,
+            by_role: false,
+            first: 1,
+            floor: 0.03,
+            shift_min: 0.1,
+            share_min: 0.02,
+            errors: 5.0,
+            count_min: 4,
+            clean: 16.0,
+        };
+        match series {
+            Series::Compute => {
+                Tuning { by_role: true, first: 0, floor: 0.01, shift_min: 0.065, share_min: 0.0, ..usual }
+            }
+            Series::Data => Tuning { is_log: false, first: 0, floor: 0.01, shift_min: 0.065, ..usual },
+            Series::Checkpoint => Tuning {
+                learn: 4,
+                first: 2,
+                floor: 0.08,
+                shift_min: 0.25,
+                errors: 3.0,
+                count_min: 3,
+                clean: 10.0,
+                ..usual
+            },
+            _ => usual,
+        }
+    }
+}
+
+/// What a unit of a test is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) enum Level {
+    Job,
+    Pool,
+    Replica,
+    Rank,
+}
+
+/// Working memory of one step.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Scratch {
+    pub(super) values: Vec<f32>,
+    picked: Vec<f32>,
+    pools: Vec<f32>,
+    replicas: Vec<f32>,
+    job: f32,
+}
+
+/// A series and its tests.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(super) struct Channel {
+    pub(super) series: Series,
+    pub(super) tuning: Tuning,
+    /// Values from which the usual ones are learned, row by row; empty afterwards.
+    rows: Vec<f32>,
+    pub(super) is_learned: bool,
+    /// Usual value of each rank.
+    pub(super) level: Vec<f32>,
+    /// True for ranks that have been slow from the start.
+    pub(super) from_start: Vec<bool>,
+    /// Smoothed reference of the peers of each rank: of its pool and of its replica.
+    pools_now: Vec<f32>,
+    replicas_now: Vec<f32>,
+    pub(super) job: Track,
+    pub(super) pools: Track,
+    pub(super) replicas: Track,
+    pub(super) ranks: Track,
+}
+
+impl Channel {
+    pub(super) fn new(series: Series) -> Channel {
+        Channel {
+            series,
+            tuning: Tuning::of(series),
+            rows: Vec::new(),
+            is_learned: false,
+            level: Vec::new(),
+            from_start: Vec::new(),
+            pools_now: Vec::new(),
+            replicas_now: Vec::new(),
+            job: Track::default(),
+            pools: Track::default(),
+            replicas: Track::default(),
+            ranks: Track::default(),
+        }
+    }
+
+    pub(super) fn track(&self, level: Level) -> &Track {
+        match level {
+            Level::Job => &self.job,
+            Level::Pool => &self.pools,
+            Level::Replica => &self.replicas,
+            Level::Rank => &self.ranks,
+        }
+    }
+
+    pub(super) fn track_mut(&mut self, level: Level) -> &mut Track {
+        match level {
+            Level::Job => &mut self.job,
+            Level::Pool => &mut self.pools,
+            Level::Replica => &mut self.replicas,
+            Level::Rank => &mut self.ranks,
+        }
+    }
+
+    pub(super) fn limits(&self, level: Level) -> Limits {
+        self.track(level).limits(self.tuning.clean)
+    }
+
+    /// Learns from a step. `scratch.values` holds the raw values in milliseconds, `scale` the usual computation.
+    pub(super) fn learn(&mut self, scratch: &mut Scratch, scale: &[f32], layout: &Layout) {
+        if !scratch.values.iter().any(|value| value.is_finite()) {
+            return;
+        }
+        self.rows.extend(&scratch.values);
+        let ranks = layout.len();
+        if self.rows.len() < self.tuning.learn * ranks {
+            return;
+        }
+        let mut rows = std::mem::take(&mut self.rows);
+        for row in rows.chunks_mut(ranks) {
+            self.normalize(row, scale);
+        }
+        let mut column = Vec::with_capacity(self.tuning.learn);
+        self.level = (0..ranks)
+            .map(|rank| {
+                column.clear();
+                column.extend(rows.iter().skip(rank).step_by(ranks).filter(|value| value.is_finite()));
+                // A rank with too few values is not judged.
+                if column.len() * 2 < self.tuning.learn { f32::NAN } else { median(&mut column) }
+            })
+            .collect();
+        self.find_slow_from_start(&rows, layout);
+        self.learn_tracks(&rows, scratch, layout);
+        self.is_learned = true;
+    }
+
+    /// Replaces the usual value of ranks that are slower than all their peers by the one of these peers.
+    fn find_slow_from_start(&mut self, rows: &[f32], layout: &Layout) {
+        self.from_start = vec![false; layout.len()];
+        if !self.tuning.by_role || layout.peers != Peers::Role {
+            return;
+        }
+        for pool in 0..layout.pools.count() {
+            let ranks = layout.pools.ranks(pool);
+            let mut levels: Vec<f32> = ranks.iter().map(|rank| self.level[*rank as usize]).collect();
+            levels.retain(|level| level.is_finite());
+            if levels.len() < SLOW_FROM_START_PEERS {
+                continue;
+            }
+            let usual = median(&mut levels);
+            let sigma = deviation(&mut levels, usual).max(PEERS_SIGMA_MIN).hypot(self.level_error(rows, ranks));
+            let limit = SLOW_FROM_START.max(SLOW_FROM_START_SIGMAS * sigma);
+            let is_slow = |rank: &&u32| self.level[**rank as usize] - usual > limit;
+            let slow: Vec<u32> = ranks.iter().filter(is_slow).copied().collect();
+            if slow.len() * SLOW_FROM_START_SHARE <= ranks.len() {
+                for rank in slow {
+                    (self.level[rank as usize], self.from_start[rank as usize]) = (usual, true);
+                }
+            }
+        }
+    }
+
+    /// Returns the standard error of the usual values of these ranks.
+    #[allow(clippy::cast_precision_loss, reason = "a small number of rows")]
+    fn level_error(&self, rows: &[f32], ranks: &[u32]) -> f32 {
+        let all = self.level.len();
+        let distances = ranks.iter().flat_map(|rank| {
+            let (rank, level) = (*rank as usize, self.level[*rank as usize]);
+            rows.iter().skip(rank).step_by(all).map(move |value| value - level)
+        });
+        let mut distances: Vec<f32> = distances.filter(|distance| distance.is_finite()).collect();
+        deviation(&mut distances, 0.0) * (MEDIAN_VARIANCE / self.tuning.learn as f32).sqrt()
+    }
+
+    fn learn_tracks(&mut self, rows: &[f32], scratch: &mut Scratch, layout: &Layout) {
+        let (mut job, mut pools, mut replicas, mut ranks) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+        for row in rows.chunks(layout.len()) {
+            scratch.values.clear();
+            scratch.values.extend(row);
+            self.separate(scratch, layout);
+            job.push(scratch.job);
+            pools.extend(&scratch.pools);
+            replicas.extend(&scratch.replicas);
+            ranks.extend(&scratch.values);
+        }
+        let (first, floor) = (self.tuning.first, self.tuning.floor);
+        let is_slow = |replica: usize| {
+            let ranks = layout.replicas.ranks(replica);
+            ranks.iter().filter(|rank| self.from_start[**rank as usize]).count() * 2 > ranks.len()
+        };
+        self.job = Track::learn(&job, 1, first, floor, |_| false);
+        self.pools = Track::learn(&pools, scratch.pools.len(), first, floor, |_| false);
+        self.replicas = Track::learn(&replicas, scratch.replicas.len(), first, floor, is_slow);
+        self.ranks = Track::learn(&ranks, layout.len(), first, floor, |rank| self.from_start[rank]);
+        self.pools_now = vec![0.0; scratch.pools.len()];
+        self.replicas_now = vec![0.0; scratch.replicas.len()];
+    }
+
+    fn normalize(&self, values: &mut [f32], scale: &[f32]) {
+        if self.tuning.is_log {
+            values.iter_mut().for_each(|value| *value = if *value > 0.0 { value.ln() } else { f32::NAN });
+        } else {
+            values.iter_mut().zip(scale).for_each(|(value, scale)| *value /= scale);
+        }
+    }
+
+    /// Splits the values of a step into the effects of the job, the pools, the replicas and the ranks.
+    fn separate(&self, scratch: &mut Scratch, layout: &Layout) {
+        let Scratch { values, picked, pools, replicas, job } = scratch;
+        values.iter_mut().zip(&self.level).for_each(|(value, level)| *value -= level);
+        pools.clear();
+        replicas.clear();
+        if !self.tuning.by_role || layout.pools.count() < 2 {
+            picked.clear();
+            picked.extend(values.iter().filter(|value| value.is_finite()));
+            *job = quantile(picked, PEERS_EIGHTHS);
+            values.iter_mut().for_each(|value| *value -= *job);
+            if !self.tuning.by_role {
+                return;
+            }
+        } else {
+            for pool in 0..layout.pools.count() {
+                pools.push(remove(values, picked, layout.pools.ranks(pool), PEERS_EIGHTHS));
+            }
+            picked.clear();
+            picked.extend(pools.iter().filter(|value| value.is_finite()));
+            *job = median(picked);
+            pools.iter_mut().for_each(|value| *value -= *job);
+        }
+        if layout.has_replicas() {
+            for replica in 0..layout.replicas.count() {
+                replicas.push(remove(values, picked, layout.replicas.ranks(replica), REPLICA_EIGHTHS));
+            }
+        }
+    }
+
+    /// Tests the values of a step, which are in `scratch.values`, in milliseconds. `waits` is the additional figure of
+    /// each rank. Returns the units whose state has changed in `changes`.
+    pub(super) fn test(
+        &mut self,
+        step: u64,
+        scratch: &mut Scratch,
+        scale: &[f32],
+        waits: &[f32],
+        layout: &Layout,
+        changes: &mut Vec<(Level, usize, Change)>,
+    ) {
+        self.normalize(&mut scratch.values, scale);
+        self.separate(scratch, layout);
+        if !scratch.job.is_finite() {
+            return;
+        }
+        let limits = [Level::Job, Level::Pool, Level::Replica, Level::Rank].map(|level| self.limits(level));
+        let mut note = |level, unit, change| {
+            if change != Change::None {
+                changes.push((level, unit, change));
+            }
+        };
+        note(Level::Job, 0, self.job.add(0, scratch.job, 0.0, step, &limits[0]));
+        for (pool, value) in scratch.pools.iter().enumerate() {
+            note(Level::Pool, pool, self.pools.add(pool, *value, 0.0, step, &limits[1]));
+            smooth(&mut self.pools_now, pool, *value + scratch.job);
+        }
+        for (replica, value) in scratch.replicas.iter().enumerate() {
+            let wait = mean(layout.replicas.ranks(replica), waits);
+            note(Level::Replica, replica, self.replicas.add(replica, *value, wait, step, &limits[2]));
+            smooth(&mut self.replicas_now, replica, *value);
+        }
+        for (rank, value) in scratch.values.iter().enumerate() {
+            let wait = waits.get(rank).copied().unwrap_or(f32::NAN);
+            note(Level::Rank, rank, self.ranks.add(rank, *value, wait, step, &limits[3]));
+        }
+    }
+
+    /// Returns how much longer than usual the peers of the rank need now (natural logarithm).
+    pub(super) fn peers_now(&self, rank: usize, layout: &Layout) -> f32 {
+        let of = |values: &[f32], units: &[u32]| {
+            units.get(rank).and_then(|unit| values.get(*unit as usize)).copied().unwrap_or_default()
+        };
+        of(&self.pools_now, &layout.pools.of) + of(&self.replicas_now, &layout.replicas.of)
+    }
+
+    /// Returns true if the lengths of all tables fit the layout.
+    pub(super) fn is_sound(&self, layout: &Layout) -> bool {
+        let ranks = layout.len();
+        let learned = [self.level.len(), self.from_start.len(), self.ranks.len()];
+        let expected = if self.is_learned { [ranks; 3] } else { [0; 3] };
+        let is_whole = self.rows.len().checked_rem(ranks).unwrap_or(self.rows.len()) == 0;
+        let tracks = [&self.job, &self.pools, &self.replicas, &self.ranks];
+        let is_valid = !self.is_learned || tracks.iter().all(|track| track.is_sound());
+        self.tuning == Tuning::of(self.series) && learned == expected && is_whole && is_valid
+    }
+}
+
+/// Subtracts the reference of these ranks from their values, and returns it; NaN if no rank has a value.
+fn remove(values: &mut [f32], picked: &mut Vec<f32>, ranks: &[u32], eighths: usize) -> f32 {
+    picked.clear();
+    picked.extend(ranks.iter().map(|rank| values[*rank as usize]).filter(|value| value.is_finite()));
+    let reference = quantile(picked, eighths);
+    ranks.iter().for_each(|rank| values[*rank as usize] -= reference);
+    reference
+}
+
+#[allow(clippy::cast_precision_loss, reason = "a count of ranks, of which only the first digits matter")]
+fn mean(ranks: &[u32], values: &[f32]) -> f32 {
+    let known = ranks.iter().filter_map(|rank| values.get(*rank as usize)).filter(|value| value.is_finite());
+    let (sum, count) = known.fold((0.0, 0), |(sum, count), value| (sum + value, count + 1));
+    sum / count as f32
+}
+
+fn smooth(values: &mut [f32], at: usize, value: f32) {
+    if let Some(smoothed) = values.get_mut(at)
+        && value.is_finite()
+    {
+        *smoothed += SMOOTHING * (value - *smoothed);
+    }
+}

@@ -1,0 +1,400 @@
+//! Decides what a shift means: which component has it, and why.
+//!
+//! The smallest component that contains all suspicious ranks is named. Where two components have the same ranks, such
+//! as a host that runs a whole stage, none is blamed.
+
+use super::channel::{Channel, Level};
+use super::engine::{Row, Series};
+use super::layout::{Layout, Peers};
+use super::stats::median;
+use super::track::{Limits, Run};
+use super::verdict::{Cause, Change, Component, Verdict};
+use crate::detect::Evidence;
+use crate::job::{GroupId, GroupKind};
+use std::collections::BTreeSet;
+
+/// Fraction of the other members of a component that must be suspicious as well.
+const MEMBERS: f32 = 0.8;
+/// Fraction of them from which the decision is put off: the others may follow.
+const MEMBERS_LATER: f32 = 0.3;
+/// Number of values above the minimum for which a decision is put off.
+const LATER_COUNT: u32 = 4;
+/// Fraction of all ranks above which a shift is an uneven load.
+const WIDE: f32 = 0.5;
+/// Minimum excess of the peers' wait over the rank's own wait, as a fraction of the excess of its computation.
+const WAITED_FOR: f32 = 0.4;
+/// A rank is not slower if its peers have become faster by more than this part of its shift.
+const PEERS_FASTER: f32 = 0.5;
+/// Number of further standard errors for each unit of scatter: a large scatter is known less exactly.
+const ERRORS_PER_SIGMA: f32 = 10.0;
+/// Minimum shift of a whole job, stage or replica (natural logarithm).
+const WIDE_SHIFT_MIN: f32 = 0.08;
+/// Minimum excess of the slowest stage over the median one that is reported (natural logarithm).
+const UNEVEN_STAGE_MIN: f32 = 0.1;
+/// Confidence of verdicts that blame no component.
+const NO_BLAME_PERMILLE: u16 = 300;
+
+/// Result of an examination.
+pub(super) enum Explanation {
+    /// The units that the verdict covers.
+    Verdict(Verdict, Vec<u32>),
+    /// Not a slow-down, or not certain enough.
+    None,
+    /// More steps will tell.
+    Later,
+}
+
+/// What is known in a step.
+pub(super) struct Context<'a> {
+    pub(super) channel: &'a Channel,
+    pub(super) layout: &'a Layout,
+    pub(super) scale: &'a [f32],
+    pub(super) has_waits: bool,
+    pub(super) first_step: u64,
+    /// Usual CPU time and usual forward time of each rank.
+    pub(super) usual: [&'a [f32]; 2],
+    pub(super) rows: &'a [Row],
+    pub(super) limits: Limits,
+}
+
+impl Context<'_> {
+    pub(super) fn explain(&self, level: Level, unit: usize, run: &Run, is_weak: bool) -> Explanation {
+        let tuning = &self.channel.tuning;
+        let shift_min = if level == Level::Rank { tuning.shift_min } else { tuning.shift_min.max(WIDE_SHIFT_MIN) };
+        if run.count < tuning.count_min + u32::from(is_weak) {
+            return Explanation::Later;
+        }
+        let track = self.channel.track(level);
+        let errors = tuning.errors + ERRORS_PER_SIGMA * track.sigma(unit);
+        let certain = run.shift() - errors * track.error(unit, run);
+        if run.shift() < shift_min || certain < shift_min / 2.0 {
+            return Explanation::None;
+        }
+        match level {
+            Level::Job => self.job(run),
+            Level::Pool => self.pool(unit, run),
+            Level::Replica => self.replica(unit, run),
+            Level::Rank => self.rank(unit, run),
+        }
+    }
+
+    fn job(&self, run: &Run) -> Explanation {
+        let everyone: Vec<u32> = (0..).take(self.layout.len()).collect();
+        let rank = everyone.iter().find(|rank| self.channel.level[**rank as usize].is_finite());
+        if !rank.is_some_and(|rank| self.is_large(*rank as usize, run)) {
+            return Explanation::None;
+        }
+        let cause = match self.channel.series {
+            Series::Compute => Cause::GlobalSlowdown,
+            Series::Data => Cause::SlowInput,
+            Series::Checkpoint => Cause::SlowCheckpoint,
+            _ => Cause::SlowLink,
+        };
+        let covering = self.layout.groups.iter().find(|group| group.ranks.len() == everyone.len());
+        let component = match covering {
+            Some(group) if cause == Cause::SlowLink => Component::Group(group.id.clone()),
+            _ => Component::Job,
+        };
+        self.verdict(component, cause, everyone, run, vec![0])
+    }
+
+    /// A role or a stage is slower than the other ones: never a fault of a component.
+    fn pool(&self, pool: usize, run: &Run) -> Explanation {
+        let layout = self.layout;
+        let Some(rank) = layout.pools.ranks(pool).first() else { return Explanation::None };
+        let stage = layout.stages.of[*rank as usize];
+        let limits = self.channel.limits(Level::Pool);
+        let of_stage: BTreeSet<u32> =
+            layout.stages.ranks(stage as usize).iter().map(|rank| layout.pools.of[*rank as usize]).collect();
+        let others = of_stage.iter().filter(|other| **other as usize != pool);
+        let (slow, of) = count(others.map(|other| self.channel.pools.is_suspicious(*other as usize, &limits)));
+        if fraction(slow, of) >= MEMBERS && layout.stages.count() > 1 {
+            let ranks = layout.stages.ranks(stage as usize).to_vec();
+            let component = Component::Stage(layout.places[*rank as usize].stage);
+            return self.verdict(component, Cause::SlowStage, ranks, run, of_stage.into_iter().collect());
+        }
+        if self.is_early(run) && slow > 0 {
+            return Explanation::Later;
+        }
+        let ranks = layout.pools.ranks(pool).to_vec();
+        self.verdict(Component::Job, Cause::UnevenLoad, ranks, run, one(pool))
+    }
+
+    fn replica(&self, replica: usize, run: &Run) -> Explanation {
+        let layout = self.layout;
+        let ranks = layout.replicas.ranks(replica);
+        let hosts: BTreeSet<u32> = ranks.iter().map(|rank| layout.hosts.of[*rank as usize]).collect();
+        let Some(host) = hosts.first().filter(|_| hosts.len() == 1 && layout.hosts.count() > 1) else {
+            let component = Component::Replica(ranks.first().map_or(0, |rank| layout.places[*rank as usize].replica));
+            return self.verdict(component, Cause::UnevenLoad, ranks.to_vec(), run, one(replica));
+        };
+        let here = layout.hosts.ranks(*host as usize);
+        let units: BTreeSet<u32> = here.iter().map(|rank| layout.replicas.of[*rank as usize]).collect();
+        let limits = self.channel.limits(Level::Replica);
+        let others = units.iter().filter(|other| **other as usize != replica);
+        let (slow, of) = count(others.map(|other| self.channel.replicas.is_suspicious(*other as usize, &limits)));
+        if of == 0 || fraction(slow, of) >= MEMBERS {
+            if !self.is_waited_for(run) {
+                return Explanation::None;
+            }
+            let component = Component::Host(layout.places[here[0] as usize].host);
+            return self.verdict(component, Cause::SlowHost, here.to_vec(), run, units.into_iter().collect());
+        }
+        if self.is_early(run) && slow > 0 {
+            return Explanation::Later;
+        }
+        let component = Component::Replica(layout.places[ranks[0] as usize].replica);
+        self.verdict(component, Cause::UnevenLoad, ranks.to_vec(), run, one(replica))
+    }
+
+    fn rank(&self, rank: usize, run: &Run) -> Explanation {
+        match self.channel.series {
+            Series::Compute => self.compute(rank, run),
+            Series::Transfer => self.transfer(rank, run),
+            Series::Send => self.send(rank, run),
+            Series::Checkpoint => self.own(rank, run, Cause::SlowCheckpoint, Cause::SlowCheckpoint),
+            _ => self.own(rank, run, Cause::SlowInput, Cause::SlowInput),
+        }
+    }
+
+    fn compute(&self, rank: usize, run: &Run) -> Explanation {
+        if self.channel.peers_now(rank, self.layout) < -PEERS_FASTER * run.shift() {
+            return Explanation::None;
+        }
+        if !self.is_waited_for(run) {
+            return Explanation::None;
+        }
+        let stage = self.layout.stages.ranks(self.layout.stages.of[rank] as usize);
+        let (slow, of) = self.others(rank, stage);
+        if self.layout.stages.count() > 1 && of > 0 && fraction(slow, of) >= MEMBERS {
+            let component = Component::Stage(self.layout.places[rank].stage);
+            return self.verdict(component, Cause::SlowStage, stage.to_vec(), run, self.suspicious(stage));
+        }
+        self.own(rank, run, Cause::SlowRank, Cause::SlowHost)
+    }
+
+    /// Names the rank, its host, or its group.
+    fn own(&self, rank: usize, run: &Run, of_rank: Cause, of_host: Cause) -> Explanation {
+        if !self.is_large(rank, run) {
+            return Explanation::None;
+        }
+        let everyone: Vec<u32> = (0..).take(self.layout.len()).collect();
+        let all = self.suspicious(&everyone);
+        if fraction(all.len(), everyone.len()) > WIDE {
+            let cause = if of_rank == Cause::SlowRank { Cause::UnevenLoad } else { of_rank };
+            return self.verdict(Component::Job, cause, all.clone(), run, all);
+        }
+        let mut is_open = false;
+        let host = self.layout.hosts.ranks(self.layout.hosts.of[rank] as usize);
+        let (slow, of) = self.others(rank, host);
+        if of > 0 && self.layout.hosts.count() > 1 {
+            if fraction(slow, of) >= MEMBERS {
+                let component = Component::Host(self.layout.places[rank].host);
+                return self.verdict(component, of_host, host.to_vec(), run, self.suspicious(host));
+            }
+            is_open |= fraction(slow, of) >= MEMBERS_LATER;
+        }
+        let sync = [GroupKind::Tp, GroupKind::Cp];
+        for group in self.groups(rank).filter(|(id, _)| sync.contains(&id.kind)) {
+            let (slow, of) = self.others(rank, group.1);
+            if fraction(slow, of) >= MEMBERS && of_rank == Cause::SlowRank {
+                let component = Component::Group(group.0.clone());
+                return self.verdict(component, Cause::UnevenLoad, group.1.to_vec(), run, self.suspicious(group.1));
+            }
+            is_open |= fraction(slow, of) >= MEMBERS_LATER;
+        }
+        if is_open && self.is_early(run) {
+            return Explanation::Later;
+        }
+        self.verdict(Component::Rank(narrow(rank)), of_rank, vec![narrow(rank)], run, vec![narrow(rank)])
+    }
+
+    /// Names the group whose members all have longer transfers.
+    fn transfer(&self, rank: usize, run: &Run) -> Explanation {
+        if !self.is_large(rank, run) {
+            return Explanation::None;
+        }
+        let slow = self.groups(rank).filter(|(_, ranks)| {
+            let (slow, of) = self.others(rank, ranks);
+            of > 0 && fraction(slow, of) >= MEMBERS
+        });
+        let Some((id, ranks)) = slow.max_by_key(|(_, ranks)| ranks.len()) else { return Explanation::None };
+        self.verdict(Component::Group(id.clone()), Cause::SlowLink, ranks.to_vec(), run, self.suspicious(ranks))
+    }
+
+    /// Names the connection of two neighbours in a pipeline.
+    fn send(&self, rank: usize, run: &Run) -> Explanation {
+        if !self.is_large(rank, run) {
+            return Explanation::None;
+        }
+        let Some((_, chain)) = self.groups(rank).find(|(id, _)| id.kind == GroupKind::Pp) else {
+            return Explanation::None;
+        };
+        let Some(at) = chain.iter().position(|other| *other as usize == rank) else { return Explanation::None };
+        let (before, after) = (at.checked_sub(1).and_then(|at| chain.get(at)), chain.get(at + 1));
+        let is_slow = |other: &&u32| self.channel.ranks.is_suspicious(**other as usize, &self.limits);
+        let both = [after, before].into_iter().flatten().filter(is_slow).copied().next();
+        let Some(other) = both.or(after.or(before).copied().filter(|_| !self.is_early(run))) else {
+            return Explanation::Later;
+        };
+        let mut ranks = vec![narrow(rank), other];
+        ranks.sort_unstable();
+        let component = Component::Link(ranks[0], ranks[1]);
+        let units = self.suspicious(&ranks);
+        self.verdict(component, Cause::SlowLink, ranks, run, units)
+    }
+
+    fn groups(&self, rank: usize) -> impl Iterator<Item = (&GroupId, &[u32])> {
+        let rank = narrow(rank);
+        let groups = self.layout.groups.iter().map(|group| (&group.id, group.ranks.as_slice()));
+        groups.filter(move |(_, ranks)| ranks.contains(&rank))
+    }
+
+    /// Returns the number of suspicious ranks among the other members, and the number of other members.
+    fn others(&self, rank: usize, ranks: &[u32]) -> (usize, usize) {
+        let others = ranks.iter().filter(|other| **other as usize != rank);
+        count(others.map(|other| self.channel.ranks.is_suspicious(*other as usize, &self.limits)))
+    }
+
+    fn suspicious(&self, ranks: &[u32]) -> Vec<u32> {
+        let is_slow = |rank: &&u32| self.channel.ranks.is_suspicious(**rank as usize, &self.limits);
+        ranks.iter().filter(is_slow).copied().collect()
+    }
+
+    /// Returns true if the run is so short that further ranks may follow.
+    fn is_early(&self, run: &Run) -> bool {
+        run.count < self.channel.tuning.count_min + LATER_COUNT
+    }
+
+    /// Returns true if the excess matters beside the computation of a step.
+    fn is_large(&self, rank: usize, run: &Run) -> bool {
+        let (Some(scale), Some(level)) = (self.scale.get(rank), self.channel.level.get(rank)) else { return false };
+        let tuning = &self.channel.tuning;
+        !tuning.is_log || run.shift().exp_m1() * level.exp() >= tuning.share_min * scale
+    }
+
+    /// Returns true if the peers wait longer than the unit.
+    fn is_waited_for(&self, run: &Run) -> bool {
+        !self.has_waits || run.wait() >= WAITED_FOR * run.shift()
+    }
+
+    fn verdict(&self, component: Component, cause: Cause, ranks: Vec<u32>, run: &Run, units: Vec<u32>) -> Explanation {
+        let first = ranks.iter().copied().find(|rank| units.contains(rank)).or(ranks.first().copied());
+        let rank = first.unwrap_or_default() as usize;
+        let is_from_start = matches!(cause, Cause::SlowRank | Cause::SlowHost)
+            && ranks.iter().any(|rank| self.channel.from_start.get(*rank as usize) == Some(&true));
+        let onset_step = if is_from_start { self.first_step } else { run.onset };
+        let confidence_permille = match cause {
+            cause if !cause.is_blame() => NO_BLAME_PERMILLE,
+            Cause::SlowRank | Cause::SlowHost if self.has_waits => 900,
+            _ => 800,
+        };
+        let (slowdown_percent, evidence) = self.evidence(rank, cause, run, onset_step);
+        let verdict = Verdict { component, cause, ranks, onset_step, slowdown_percent, confidence_permille, evidence };
+        Explanation::Verdict(verdict, units)
+    }
+
+    fn evidence(&self, rank: usize, cause: Cause, run: &Run, onset_step: u64) -> (f32, Vec<Evidence>) {
+        let scale = self.scale.get(rank).copied().unwrap_or(f32::NAN);
+        let level = self.channel.level.get(rank).copied().unwrap_or(f32::NAN);
+        let (usual, now, percent) = if self.channel.tuning.is_log {
+            (level.exp(), (level + run.shift()).exp(), run.shift().exp_m1() * 100.0)
+        } else {
+            (level * scale, (level + run.shift()) * scale, run.shift() * 100.0)
+        };
+        let what = match self.channel.series {
+            Series::Compute => "own computation",
+            Series::Transfer => "transfers of collectives",
+            Series::Send => "sends to its neighbours",
+            Series::Data => "waiting for the next batch",
+            _ => "saving a checkpoint",
+        };
+        let text = format!("{now:.1} ms a step for {what}, expected from its peers and its past: {usual:.1} ms");
+        let mut evidence = vec![Evidence::figure("fail_slow_time_ms", now.into(), f64::from(usual), text)];
+        if cause.is_blame() && self.has_waits && self.channel.series == Series::Compute {
+            let waits = run.wait() * scale;
+            let text = format!("its peers wait {waits:.1} ms a step longer than it does");
+            evidence.push(Evidence::figure("fail_slow_waited_for_ms", waits.into(), None, text));
+        }
+        let sigma = self.channel.ranks.sigma(rank) * 100.0;
+        let text = format!("in {} steps since step {onset_step}; the usual scatter is {sigma:.1} %", run.count);
+        #[allow(clippy::cast_precision_loss, reason = "steps are fewer than 2^52")]
+        evidence.push(Evidence::figure("fail_slow_onset_step", onset_step as f64, None, text));
+        if cause == Cause::SlowRank {
+            evidence.extend(self.usage(rank, now, usual));
+        }
+        (percent, evidence)
+    }
+
+    /// Returns figures of the CPU and of the forward pass in the latest step.
+    fn usage(&self, rank: usize, now: f32, usual: f32) -> Vec<Evidence> {
+        let mut evidence = Vec::new();
+        let figure = |at: usize, series: Series| {
+            let latest = self.rows.get(rank).map(|row| row[series as usize])?;
+            let usual = self.usual[at].get(rank).copied()?;
+            (latest.is_finite() && usual > 0.0).then_some((latest, usual))
+        };
+        if let Some((cpu, usual_cpu)) = figure(0, Series::Cpu) {
+            let (name, text) = if cpu - usual_cpu >= (now - usual) / 2.0 {
+                ("fail_slow_computing", "it computes longer: more work, slower code, or a slower core")
+            } else {
+                ("fail_slow_starved", "it does not get its CPU, or it waits for its device")
+            };
+            let text = format!("{cpu:.1} ms on a CPU, usually {usual_cpu:.1} ms: {text}");
+            evidence.push(Evidence::figure(name, cpu.into(), f64::from(usual_cpu), text));
+        }
+        if let Some((forward, usual_forward)) = figure(1, Series::Forward) {
+            let text = format!("{forward:.1} ms in the forward pass, usually {usual_forward:.1} ms");
+            evidence.push(Evidence::figure("fail_slow_forward_ms", forward.into(), f64::from(usual_forward), text));
+        }
+        evidence
+    }
+}
+
+/// Reports the slowest stage, if it computes longer than the median stage.
+pub(super) fn uneven_stage(channel: &Channel, layout: &Layout, first_step: u64) -> Option<Change> {
+    if layout.stages.count() < 2 || layout.peers == Peers::Job {
+        return None;
+    }
+    let of_stage = |stage: usize| {
+        let levels = layout.stages.ranks(stage).iter().map(|rank| channel.level[*rank as usize]);
+        let mut levels: Vec<f32> = levels.filter(|level| level.is_finite()).collect();
+        median(&mut levels)
+    };
+    let levels: Vec<f32> = (0..layout.stages.count()).map(of_stage).collect();
+    let usual = median(&mut levels.iter().copied().filter(|level| level.is_finite()).collect::<Vec<_>>());
+    let (stage, level) = levels.iter().enumerate().max_by(|a, b| a.1.total_cmp(b.1))?;
+    let excess = level - usual;
+    (excess > UNEVEN_STAGE_MIN).then(|| {
+        let ranks = layout.stages.ranks(stage).to_vec();
+        let component = Component::Stage(ranks.first().map_or(0, |rank| layout.places[*rank as usize].stage));
+        let (ms, usual_ms) = (level.exp(), usual.exp());
+        let text = format!("{ms:.1} ms of computation a step, the median stage needs {usual_ms:.1} ms");
+        Change::Found(Verdict {
+            component,
+            cause: Cause::SlowStage,
+            ranks,
+            onset_step: first_step,
+            slowdown_percent: excess.exp_m1() * 100.0,
+            confidence_permille: NO_BLAME_PERMILLE,
+            evidence: vec![Evidence::figure("fail_slow_stage_ms", ms.into(), f64::from(usual_ms), text)],
+        })
+    })
+}
+
+fn count(suspicious: impl Iterator<Item = bool>) -> (usize, usize) {
+    suspicious.fold((0, 0), |(slow, of), is_slow| (slow + usize::from(is_slow), of + 1))
+}
+
+#[allow(clippy::cast_precision_loss, reason = "a count of ranks, of which only the first digits matter")]
+fn fraction(part: usize, of: usize) -> f32 {
+    part as f32 / of.max(1) as f32
+}
+
+fn narrow(rank: usize) -> u32 {
+    u32::try_from(rank).unwrap_or(u32::MAX)
+}
+
+fn one(unit: usize) -> Vec<u32> {
+    vec![narrow(unit)]
+}

@@ -12,7 +12,7 @@ use crate::tables::{empty, or_none};
 pub(crate) struct Collector {
     figures: Overlap,
     /// The time that the rank itself needs: the step without communication that is not overlapped. For a rank without
-    /// kernels all communication is subtracted, because a pass of the host includes waits for other lanes.
+    /// kernels all receives and collectives are subtracted, because a pass of the host includes waits for other lanes.
     own_us: Table,
 }
 
@@ -34,14 +34,17 @@ impl Collector {
 
     /// Adds one step of a row.
     pub(crate) fn add(&mut self, row: usize, window: Window, activity: &Activity, computation: &Computation) {
-        let Activity { compute, receive, other } = activity;
+        let Activity { compute, receive, other, collective } = activity;
         let step = window.end.abs_diff(window.start.min(window.end));
         let communication = receive.union(other);
         let alone = communication.minus(compute).total_ns();
         let receive_alone = receive.minus(&compute.union(other)).total_ns();
         let set = |table: &mut Table, ns: u64| table[row][window.column] = Some(ns / 1000);
         let has_kernels = *computation == Computation::Kernels;
-        set(&mut self.own_us, step.saturating_sub(if has_kernels { alone } else { communication.total_ns() }));
+        set(
+            &mut self.own_us,
+            step.saturating_sub(if has_kernels { alone } else { receive.union(collective).total_ns() }),
+        );
         if *computation != Computation::Unknown {
             let figures = &mut self.figures;
             set(&mut figures.computation_us, step.saturating_sub(alone));

@@ -14,6 +14,8 @@ pub(crate) struct Activity {
     pub(crate) receive: Intervals,
     /// Other communication: collectives and sends.
     pub(crate) other: Intervals,
+    /// Collectives.
+    pub(crate) collective: Intervals,
 }
 
 /// The classes of [`Activity`], and the communication that blocks the thread whose passes count as computation.
@@ -27,6 +29,8 @@ enum Class {
 const CLASSES: usize = 3;
 /// Index of the set of communication on lanes of the host's computation.
 const BLOCKING: usize = CLASSES;
+/// Index of the set of collectives.
+const COLLECTIVE: usize = CLASSES + 1;
 
 /// How the computation of a rank shows in its trace.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -77,9 +81,9 @@ pub(crate) fn visit<'a>(
     let events: &[Event] = &index.rows[row].events;
     let mut at = 0;
     // End of the spans that began before the next window, per class. All of them hold the last window's end.
-    let mut carried = [i64::MIN; CLASSES + 1];
+    let mut carried = [i64::MIN; CLASSES + 2];
     for window in &index.windows[row] {
-        let mut spans: [Vec<Interval>; CLASSES + 1] = Default::default();
+        let mut spans: [Vec<Interval>; CLASSES + 2] = Default::default();
         for (class, end) in carried.iter().enumerate() {
             spans[class].push(Interval { start: window.start, end: window.end.min(*end) });
         }
@@ -92,6 +96,7 @@ pub(crate) fn visit<'a>(
             let classes = [
                 computation.class(event).map(|class| class as usize),
                 computation.is_blocking(event).then_some(BLOCKING),
+                (event.kind == Kind::Collective).then_some(COLLECTIVE),
             ];
             for class in classes.into_iter().flatten() {
                 let end = event.end_ns();
@@ -99,8 +104,8 @@ pub(crate) fn visit<'a>(
                 carried[class] = carried[class].max(end);
             }
         }
-        let [compute, receive, other, blocking] = spans.map(Intervals::union_of);
+        let [compute, receive, other, blocking, collective] = spans.map(Intervals::union_of);
         let compute = if blocking.as_slice().is_empty() { compute } else { compute.minus(&blocking) };
-        visit(*window, &Activity { compute, receive, other }, &events[first..at]);
+        visit(*window, &Activity { compute, receive, other, collective }, &events[first..at]);
     }
 }

@@ -6,7 +6,7 @@ use crate::document::{Analysis, Incident, RankInfo, Table, VERSION};
 use crate::hints::{Thresholds, hints};
 use crate::index::{Index, list, moment_us};
 use crate::matches::Matches;
-use crate::model::Trace;
+use crate::model::{Kind, Trace};
 use crate::pairing::{PAIRS_MAX, Pairs};
 use crate::summary::summarize;
 use crate::tables::{float, rounded};
@@ -111,7 +111,8 @@ fn per_step(parts: &mut Parts<'_>, analysis: &mut Analysis) -> Vec<u32> {
         }
         activity::visit(index, row, &computation, |window, activity, events| {
             breakdown.add(row, window, (activity, events), parts.shift[row], knows_compute);
-            overlap.add(row, window, activity, &computation);
+            let host = [Kind::DataLoader, Kind::SaveCheckpoint].map(|kind| breakdown::length_of(events, kind));
+            overlap.add(row, window, activity, &computation, host[0].saturating_add(host[1]));
         });
     }
     analysis.breakdown = breakdown.finish();

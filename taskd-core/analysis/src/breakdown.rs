@@ -101,7 +101,7 @@ fn passes(events: &[Event], window: Window) -> Option<(i64, i64)> {
 }
 
 /// Length of the events of a kind; nested ones count once.
-fn length_of(events: &[Event], kind: Kind) -> u64 {
+pub(crate) fn length_of(events: &[Event], kind: Kind) -> u64 {
     let spans = events.iter().filter(|event| event.kind == kind);
     Intervals::union_of(spans.map(|event| Interval { start: event.start_ns, end: event.end_ns() })).total_ns()
 }

@@ -11,8 +11,9 @@ use crate::tables::{empty, or_none};
 #[derive(Debug)]
 pub(crate) struct Collector {
     figures: Overlap,
-    /// The time that the rank itself needs: the step without communication that is not overlapped. For a rank without
-    /// kernels all communication is subtracted, because a pass of the host includes waits for other lanes.
+    /// The time that the rank itself needs: the step without communication that is not overlapped. For a rank with
+    /// passes only it is the passes without receives and collectives, which a pass waits for on other lanes, plus the
+    /// input and the checkpoints; for a rank with neither, the step without communication.
     own_us: Table,
 }
 
@@ -32,16 +33,27 @@ impl Collector {
         }
     }
 
-    /// Adds one step of a row.
-    pub(crate) fn add(&mut self, row: usize, window: Window, activity: &Activity, computation: &Computation) {
-        let Activity { compute, receive, other } = activity;
+    /// Adds one step of a row. `host_ns`: time of the input and of checkpoints.
+    pub(crate) fn add(
+        &mut self,
+        row: usize,
+        window: Window,
+        activity: &Activity,
+        computation: &Computation,
+        host_ns: u64,
+    ) {
+        let Activity { compute, receive, other, collective } = activity;
         let step = window.end.abs_diff(window.start.min(window.end));
         let communication = receive.union(other);
         let alone = communication.minus(compute).total_ns();
         let receive_alone = receive.minus(&compute.union(other)).total_ns();
         let set = |table: &mut Table, ns: u64| table[row][window.column] = Some(ns / 1000);
-        let has_kernels = *computation == Computation::Kernels;
-        set(&mut self.own_us, step.saturating_sub(if has_kernels { alone } else { communication.total_ns() }));
+        let own = match computation {
+            Computation::Kernels => step.saturating_sub(alone),
+            Computation::Passes(_) => compute.minus(&receive.union(collective)).total_ns().saturating_add(host_ns),
+            Computation::Unknown => step.saturating_sub(communication.total_ns()),
+        };
+        set(&mut self.own_us, own);
         if *computation != Computation::Unknown {
             let figures = &mut self.figures;
             set(&mut figures.computation_us, step.saturating_sub(alone));

@@ -69,7 +69,9 @@ fn page(options: &Options) -> Result<(), String> {
         println!("\n{hang}");
     }
     if let Some(comparison) = &comparison {
-        println!("\n{comparison}");
+        let path = options.out.with_extension("comparison.html");
+        write(&path, &report::comparison_html(comparison))?;
+        println!("\ncompared      {}\ncomparison    {}", comparison.sentence, path.display());
     }
     println!("\npage          {}", options.out.display());
     if options.json {

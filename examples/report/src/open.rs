@@ -55,7 +55,7 @@ impl Run {
             trace = match kind {
                 "Ascend profiler" => profiler::read(dir).map_err(failed)?,
                 "taskd store" => stores::read(&found.stores, &title).map_err(failed)?,
-                _ => of_kineto(&found.kineto),
+                _ => of_kineto(&found.kineto)?,
             };
             sources.push(kind.to_owned());
         }
@@ -68,8 +68,7 @@ impl Run {
         if hang.is_some() {
             sources.push("PyTorch flight recorder".to_owned());
         }
-        let mut analysis = analyze(&trace, &Settings::default());
-        analysis.sources = sources;
+        let analysis = analyze(&trace, &Settings { sources, ..Settings::default() });
         Ok(Run { analysis, hang })
     }
 }
@@ -81,13 +80,14 @@ fn title(dir: &Path) -> String {
 }
 
 /// Reads the files of one directory, the first by name: each profiling session writes into one of its own.
-fn of_kineto(dirs: &BTreeSet<PathBuf>) -> Trace {
-    let mut trace = dirs.first().map_or_else(Trace::default, |dir| kineto::read_directory(dir));
+fn of_kineto(dirs: &BTreeSet<PathBuf>) -> Result<Trace, String> {
+    let Some(first) = dirs.first() else { return Ok(Trace::default()) };
+    let mut trace = kineto::read_directory(first).map_err(|error| error.to_string())?;
     for other in dirs.iter().skip(1) {
         let what = format!("{} was not read: give it alone to see it", other.display());
         trace.missing.push(Missing { rank: None, what });
     }
-    trace
+    Ok(trace)
 }
 
 /// Evaluates the dumps of the first directory that has some.
@@ -95,6 +95,7 @@ fn hang(dirs: &BTreeSet<PathBuf>, trace: &mut Trace) -> Result<Option<FlightVerd
     let Some(dir) = dirs.first() else { return Ok(None) };
     let failed = |error: io::Error| format!("{} cannot be read: {error}", dir.display());
     let dumps = flight_recorder::read_directory(dir).map_err(failed)?;
-    trace.missing.extend(dumps.problems.iter().map(|what| Missing { rank: None, what: what.clone() }));
-    Ok(Some(flight_recorder::evaluate(&dumps.dumps, None)))
+    trace.missing.extend(dumps.problems.iter().map(|what| Missing { rank: None, what: what.to_string() }));
+    let ranks = trace.ranks.last_key_value().map(|(rank, _)| rank.saturating_add(1));
+    Ok(Some(flight_recorder::evaluate(&dumps.dumps, ranks)))
 }

@@ -52,5 +52,8 @@ fn file_into(records: &mut Records, rank: u32, file: &StoredFile) -> Result<(), 
         records.take(&batch);
     }
     let skipped = reader.skipped();
-    if skipped.is_empty() { Ok(()) } else { Err(format!("{path} is damaged: {skipped}")) }
+    match skipped.problems.first() {
+        None => Ok(()),
+        Some(first) => Err(format!("{path} has {} damaged part(s): {first}", skipped.count)),
+    }
 }

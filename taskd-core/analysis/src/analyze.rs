@@ -13,6 +13,7 @@ use crate::tables::{float, rounded};
 use crate::timeline::{self, SPANS_MAX};
 use crate::verdict::{VerdictRule, verdict};
 use crate::waits::{self, Waits};
+use crate::what_if::{Model, ModelError, attribute};
 use crate::{breakdown, communication, critical_path, limits, links, overlap, stages};
 
 /// What an analysis does beyond its defaults.
@@ -69,17 +70,39 @@ pub fn analyze(trace: &Trace, settings: &Settings) -> Analysis {
     };
     analysis.missing = trace.missing.iter().map(|missing| missing.what.clone()).collect();
     let unknown = per_step(&mut parts, &mut analysis);
+    let has_kernels = parts.index.rows.iter().all(|row| row.events.iter().any(|event| event.kind == Kind::Compute));
     let transfers = links::transfers(&parts.index, &parts.matches, &parts.pairs, &parts.waits);
     communication(&parts, &transfers, &mut analysis);
     let stages = pipeline(&parts, &mut analysis);
     analysis.timeline = timeline::timeline(&parts.index, &parts.matches, &stages, &parts.shift, SPANS_MAX);
     analysis.critical_path = critical_path::paths(&parts.index, &parts.matches, &parts.pairs, &parts.shift);
-    analysis.verdict = verdict(&analysis, &parts.own_us, &transfers, &settings.verdict);
+    analysis.verdict = verdict(&analysis, &parts.own_us, &transfers, &settings.verdict, has_kernels);
+    attribution(trace, &mut analysis);
     analysis.hints = hints(&analysis, &settings.thresholds);
     analysis.limits = limits::limits(&analysis);
     missing(&parts, &analysis.communication, &unknown, &mut analysis.missing);
     analysis.summary = summarize(&analysis);
     analysis
+}
+
+/// Fills how much faster the job would run without each cause, and adds that of the blamed component to the verdict.
+fn attribution(trace: &Trace, analysis: &mut Analysis) {
+    let model = match Model::from_trace(trace) {
+        Ok(model) => model,
+        Err(ModelError::Empty) => return, // a trace without steps is reported already
+        Err(why) => {
+            analysis.missing.push(format!("Attribution (what if) was not computed: {why}."));
+            return;
+        }
+    };
+    let what_if = attribute(&model).what_if;
+    if let Some(ranks) = analysis.verdict.blamed.first().map(|blame| &blame.ranks)
+        && let Some(scenario) = what_if.scenarios.iter().find(|scenario| scenario.ranks == *ranks)
+        && scenario.speedup > 1.0
+    {
+        analysis.verdict.sentence += &format!(" Without it the job would run {:.2} times as fast.", scenario.speedup);
+    }
+    analysis.what_if = Some(what_if);
 }
 
 /// Returns an incident with its moment relative to the document's time zero.

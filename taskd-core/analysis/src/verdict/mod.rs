@@ -74,13 +74,22 @@ struct SlowRank {
 }
 
 /// Returns the verdict. `own_us`: the time that each rank itself needs per step.
-pub(crate) fn verdict(analysis: &Analysis, own_us: &Table, transfers: &[Transfer<'_>], rule: &VerdictRule) -> Verdict {
+///
+/// Without kernels only the component with the largest excess is blamed: communication that overlaps a pass counts as
+/// the rank's own time there, so that victims of a slow rank can look slow, too, though less than it.
+pub(crate) fn verdict(
+    analysis: &Analysis,
+    own_us: &Table,
+    transfers: &[Transfer<'_>],
+    rule: &VerdictRule,
+    has_kernels: bool,
+) -> Verdict {
     let slow = slow_ranks(analysis, own_us, rule);
     let mut blamed = text::blame_ranks(analysis, &slow);
     let of_slow: BTreeSet<u32> = slow.iter().map(|slow| analysis.ranks[slow.row].rank).collect();
     blamed.extend(links::slow_links(analysis, transfers, &of_slow, rule));
     blamed.sort_by(|a, b| b.slowdown_percent.total_cmp(&a.slowdown_percent));
-    blamed.truncate(BLAMED_MAX);
+    blamed.truncate(if has_kernels { BLAMED_MAX } else { 1 });
     let sentence = text::sentence(analysis, &blamed, rule);
     Verdict { sentence, is_healthy: blamed.is_empty() && analysis.incidents.is_empty(), blamed }
 }

@@ -159,7 +159,10 @@ impl<'a> Walk<'a> {
         let mut cuts = Vec::new();
         for (number, event) in communications.iter().enumerate() {
             cuts.push((event.start_ns, Cut::Launch { communication: number }));
-            if let Some(idle_since) = idle_since(&busy, event.end_ns(), (span.start_ns, end)) {
+            // A rank does not wait for a communication without length, whose end would be cut before its launch.
+            if event.duration_ns > 0
+                && let Some(idle_since) = idle_since(&busy, event.end_ns(), (span.start_ns, end))
+            {
                 cuts.push((event.end_ns(), Cut::Join { communication: number, idle_since }));
             }
         }

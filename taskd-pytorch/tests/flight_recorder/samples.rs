@@ -73,7 +73,7 @@ fn a_chain_of_groups_ends_at_the_rank_that_waits_in_none() {
     let verdict = verdict("groups");
     assert_eq!(causes(&verdict), [(1, HangCause::Missing)], "rank 0 waits for it, the others wait for rank 0");
     let last = &verdict.evidence[0];
-    assert!(last.starts_with("rank 1 was last in gloo:all_reduce, number 3"), "{last}");
+    assert!(last.starts_with("rank 1 was last in gloo:broadcast, number 6, called from train_step"), "{last}");
 }
 
 #[test]

@@ -7,8 +7,11 @@
 use std::os::fd::AsRawFd;
 use std::sync::Arc;
 use std::time::Duration;
-use taskd_core::detect::{self, FaultDetectorExt, HangDetector, ShrunkDetector, SlowRankDetector};
-use taskd_core::job::{Domain, Rank};
+use taskd_core::detect::{
+    self, ExitDetector, FailSlowDetector, FaultDetectorExt, HangDetector, LogPatternDetector, NumericalDetector,
+    ShrunkDetector, SlowRankDetector, host_history::HostHistory,
+};
+use taskd_core::job::{Domain, ErrorReport, Name, Rank};
 use taskd_core::launch::{LauncherExt, RecorderSource};
 use taskd_core::recover::{
     self, EmergencyCheckpoint, ExitStrategy, Grow, Recover, RecoveryStrategy, RecoveryStrategyExt, Restart, Retry,
@@ -30,7 +33,7 @@ fn default_detectors_pass_the_conformance_suite() {
 }
 
 #[test]
-fn a_slow_rank_detector_passes_the_suite_with_slow_ranks() {
+fn slow_rank_and_fail_slow_detectors_pass_the_suite_with_slow_ranks() {
     let steps = |mut timeline: Timeline, numbers: std::ops::Range<u64>, slow: u64| {
         for step in numbers {
             timeline = timeline.wait(Duration::from_millis(110));
@@ -53,6 +56,8 @@ fn a_slow_rank_detector_passes_the_suite_with_slow_ranks() {
     };
     let healthy = steps(Timeline::of_ranks(4), 1..100, 100);
     let slow = steps(steps(healthy.clone(), 100..130, 150), 130..150, 100);
+    let fail_slow = conformance::fault_detector(FailSlowDetector::new);
+    fail_slow.with_healthy(healthy.clone()).with_timeline(slow.clone()).assert();
     conformance::fault_detector(SlowRankDetector::default).with_healthy(healthy).with_timeline(slow).assert();
     conformance::fault_detector(|| SlowRankDetector::default().when(|o| o.about != Domain::Job)).assert();
 }
@@ -63,6 +68,36 @@ fn a_hang_detector_passes_the_suite_with_pending_collectives() {
     let wait = |timeline: Timeline, rank| timeline.rank(rank, pending.clone()).wait(Duration::from_secs(3));
     let timeline = (0..40).fold(Timeline::of_ranks(4), |timeline, i| wait(timeline, i % 4));
     conformance::fault_detector(HangDetector::default).with_timeline(timeline).assert();
+}
+
+#[test]
+fn a_numerical_detector_passes_the_suite_with_nan_losses() {
+    let losses = |mut timeline: Timeline, count: u32, loss: f64| {
+        for _ in 0..count {
+            timeline = timeline.wait(Duration::from_millis(100));
+            for rank in 0..4 {
+                let value = if rank == 1 { loss } else { 2.0 };
+                timeline = timeline.rank(rank, Signal::Metric { name: Name::new("loss"), value });
+            }
+        }
+        timeline
+    };
+    let healthy = losses(Timeline::of_ranks(4), 40, 2.0);
+    let ill = losses(losses(healthy.clone(), 3, f64::NAN), 20, 2.0);
+    conformance::fault_detector(NumericalDetector::default).with_healthy(healthy).with_timeline(ill).assert();
+}
+
+#[test]
+fn a_log_pattern_detector_passes_the_suite_with_known_lines() {
+    let lines =
+        ["CUDA out of memory", "Connection closed by peer", "uncorrectable ECC error encountered", "of no table"];
+    let timeline = (0..12).zip(lines.into_iter().cycle()).fold(Timeline::of_ranks(4), |timeline, (at, line)| {
+        let error = Box::new(ErrorReport::new(Name::new("log"), Name::new("line"), line));
+        let signal = if at < 6 { Signal::Error(error) } else { Signal::FailureRecorded(error) };
+        timeline.rank(at % 4, signal).wait(Duration::from_secs(1))
+    });
+    conformance::fault_detector(LogPatternDetector::default).with_timeline(timeline).assert();
+    conformance::fault_detector(|| HostHistory::new().with_evidence(ExitDetector::default(), 0)).assert();
 }
 
 #[test]

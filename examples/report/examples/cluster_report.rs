@@ -12,7 +12,7 @@ use std::io::{IsTerminal, stdout};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use taskd_core::analysis::report::{self, RunEntry};
-use taskd_core::analysis::{comparison::Comparison, compare, document::Analysis};
+use taskd_core::analysis::{compare, comparison::Comparison, document::Analysis};
 use taskd_core::runtime::exit_code;
 use taskd_examples::program;
 use taskd_report::open::Run;

@@ -62,7 +62,9 @@ impl Run {
         trace.title = title;
         trace.missing.extend(left_out.into_iter().map(|what| Missing { rank: None, what }));
         if found.is_cut {
-            trace.missing.push(Missing { rank: None, what: "the directory has more folders than were searched".into() });
+            trace
+                .missing
+                .push(Missing { rank: None, what: "the directory has more folders than were searched".into() });
         }
         let hang = hang(&found.flight_recorder, &mut trace)?;
         if hang.is_some() {

@@ -56,8 +56,14 @@ async fn run(options: &Options) -> Result<Account, Failure> {
     let dir = tempfile::Builder::new().prefix("taskd-trace-").tempdir()?;
     let out = options.out.clone().unwrap_or_else(|| dir.path().join("trace"));
     fs::create_dir_all(&out)?;
-    let job =
-        TracedJob { python, dir: dir.path().to_owned(), ranks: options.ranks, device_ms: 20, checkpoint_every: 20 };
+    let job = TracedJob {
+        python,
+        dir: dir.path().to_owned(),
+        ranks: options.ranks,
+        device_ms: 20,
+        checkpoint_every: 20,
+        shards: false,
+    };
 
     let files = Files::begin(&out)?;
     let control = TraceControl::new(Mode::Native);

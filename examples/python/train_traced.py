@@ -5,11 +5,13 @@
 
 A step is forward, backward with DDP's own all-reduce, optimizer, and one all-reduce of the loss. `Device` simulates an
 accelerator: a step waits for it as for a real one, in many short pieces. Files in --dir cause faults of rank R:
-`skip-R` leaves one all-reduce out, `mismatch-R` calls another collective in its place. `stop` ends the training of all
-ranks.
+`skip-R` leaves one all-reduce out, `mismatch-R` calls another collective in its place, `size-R` reduces more elements;
+`slow-input-R` and `slow-checkpoint-R` simulate slow storage. `slow-all` makes the devices of all ranks slower, `stop` ends
+the training of all ranks.
 """
 
 import argparse
+import io
 import pathlib
 import time
 
@@ -22,10 +24,15 @@ from torch.utils.data import DataLoader, Dataset
 FEATURES, CLASSES, SAMPLES = 64, 10, 4096
 
 
-class Digits(Dataset):
-    """Synthetic samples, the same for every run."""
+SLOW_READ, SLOW_WRITE, SLOW_DEVICE = 0.02, 0.06, 20  # seconds, seconds, milliseconds
+BATCH = 32
 
-    def __init__(self):
+
+class Digits(Dataset):
+    """Synthetic samples, the same for every run. Reading them takes longer while the file `slow` exists."""
+
+    def __init__(self, slow):
+        self.slow = slow
         source = torch.Generator().manual_seed(1)
         self.x = torch.randn(SAMPLES, FEATURES, generator=source)
         self.y = torch.randint(CLASSES, (SAMPLES,), generator=source)
@@ -34,6 +41,8 @@ class Digits(Dataset):
         return SAMPLES
 
     def __getitem__(self, at):
+        if self.slow.exists():
+            time.sleep(SLOW_READ / BATCH)
         return self.x[at], self.y[at]
 
 
@@ -45,13 +54,13 @@ class Device(nn.Module):
 
     KERNEL = 0.001  # seconds
 
-    def __init__(self, milliseconds):
+    def __init__(self, milliseconds, slow):
         super().__init__()
-        self.kernels = int(milliseconds)
+        self.kernels, self.slow = int(milliseconds), slow
 
     def forward(self, x):
         due = time.monotonic()
-        for _ in range(self.kernels):
+        for _ in range(self.kernels + (SLOW_DEVICE if self.slow.exists() else 0)):
             due = max(due, time.monotonic() - self.KERNEL) + self.KERNEL
             time.sleep(max(0.0, due - time.monotonic()))
         return x
@@ -60,6 +69,15 @@ class Device(nn.Module):
 def batches(loader):
     while True:
         yield from loader
+
+
+class SlowFile(io.FileIO):
+    """Storage that takes its time for the first bytes of a file."""
+
+    def write(self, data):
+        if self.tell() == 0:
+            time.sleep(SLOW_WRITE)
+        return super().write(data)
 
 
 def arguments():
@@ -74,6 +92,7 @@ def arguments():
     parser.add_argument(
         "--checkpoint-every", type=int, default=0, metavar="N", help="steps between checkpoints; 0 for none"
     )
+    parser.add_argument("--shards", action="store_true", help="all ranks write checkpoints, not rank 0 alone")
     return parser.parse_args()
 
 
@@ -82,11 +101,13 @@ def main():
     dist.init_process_group("gloo")
     rank = dist.get_rank()
     torch.manual_seed(0)
-    network = nn.Sequential(nn.Linear(FEATURES, 256), nn.ReLU(), Device(options.device_ms), nn.Linear(256, CLASSES))
+    device = Device(options.device_ms, options.dir / "slow-all")
+    network = nn.Sequential(nn.Linear(FEATURES, 256), nn.ReLU(), device, nn.Linear(256, CLASSES))
     model = DistributedDataParallel(network)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-    data = batches(DataLoader(Digits(), batch_size=32, shuffle=True))
-    skip, mismatch, stop = (options.dir / name for name in (f"skip-{rank}", f"mismatch-{rank}", "stop"))
+    data = batches(DataLoader(Digits(options.dir / f"slow-input-{rank}"), batch_size=BATCH, shuffle=True))
+    names = (f"skip-{rank}", f"mismatch-{rank}", f"size-{rank}", f"slow-checkpoint-{rank}", "stop")
+    skip, mismatch, size, slow_checkpoint, stop = (options.dir / name for name in names)
     for step in range(1, options.steps + 1):
         x, y = next(data)
         loss = nn.functional.cross_entropy(model(x), y)
@@ -97,14 +118,20 @@ def main():
         if mismatch.exists():
             mismatch.unlink()
             dist.broadcast(shared, src=0)
+        elif size.exists():
+            size.unlink()
+            dist.all_reduce(torch.zeros(3))
         elif skip.exists():
             skip.unlink()
         else:
             dist.all_reduce(shared)
         if rank == 0:
             print(f"step {step} loss {shared[0].item() / dist.get_world_size():.4f}", flush=True)
-            if options.checkpoint_every and step % options.checkpoint_every == 0:
-                torch.save(model.module.state_dict(), options.dir / "checkpoint.pt")
+        is_writer = rank == 0 or options.shards
+        if is_writer and options.checkpoint_every and step % options.checkpoint_every == 0:
+            path = options.dir / f"checkpoint-{rank}.pt"
+            with SlowFile(path, "w") if slow_checkpoint.exists() else open(path, "wb") as file:
+                torch.save(model.module.state_dict(), file)
         if shared[1] > 0:
             break
     dist.destroy_process_group()

@@ -28,6 +28,8 @@ pub struct TracedJob {
     pub device_ms: u32,
     /// Steps between two checkpoints; 0 for none.
     pub checkpoint_every: u32,
+    /// True if all ranks write checkpoints, not rank 0 alone.
+    pub shards: bool,
 }
 
 /// The launchers of its processes.
@@ -61,7 +63,8 @@ impl TracedJob {
         let argv = [&*python, "-u", script, "--dir", &out.to_string_lossy(), "--device-ms", &device_ms]
             .map(str::to_owned)
             .into_iter()
-            .chain(["--checkpoint-every".to_owned(), every]);
+            .chain(["--checkpoint-every".to_owned(), every])
+            .chain(self.shards.then(|| "--shards".to_owned()));
         let mut spec = JobSpec::new("traced", self.ranks, WorkerSpec::new(argv));
         spec.policy.start_timeout = START_WITHIN;
         spec.policy.termination_grace_period = Duration::from_millis(500);

@@ -65,8 +65,8 @@ fn page(options: &Options) -> Result<(), String> {
     let comparison = before.map(|before| compare(&before.analysis, &analysis));
     write(&options.out, &report::html(&analysis))?;
     print!("{}", report::terminal(&analysis, stdout().is_terminal()));
-    if let Some(hang) = &hang {
-        println!("\n{hang}");
+    for line in hang.iter().flat_map(|hang| hang.evidence.iter().chain(&hang.notes)) {
+        println!("  {line}");
     }
     if let Some(comparison) = &comparison {
         let path = options.out.with_extension("comparison.html");

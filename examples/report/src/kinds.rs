@@ -1,6 +1,6 @@
 //! Finds which kinds of traces a directory has, from the names and first bytes of its files.
 
-use crate::stores;
+use crate::{incidents, stores};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::io::{self, Read};
@@ -10,6 +10,8 @@ use std::path::{Path, PathBuf};
 const DEPTH_MAX: u32 = 5;
 /// Maximum number of directories that are searched.
 const DIRS_MAX: usize = 100_000;
+/// Endings that may follow the rank in the name of a dump.
+const DUMP_ENDINGS: [&str; 4] = [".json", ".pickle", ".pkl", ".pt"];
 /// Bytes of a file by which its kind is recognized.
 const HEAD: usize = 4096;
 
@@ -24,6 +26,8 @@ pub struct Kinds {
     pub ascend: BTreeSet<PathBuf>,
     /// Directories with dumps of PyTorch's flight recorder.
     pub flight_recorder: BTreeSet<PathBuf>,
+    /// Directories with the logs of a supervisor.
+    pub journals: BTreeSet<PathBuf>,
     /// True if the search stopped at a limit.
     pub is_cut: bool,
 }
@@ -32,7 +36,8 @@ impl Kinds {
     /// Returns true if no known kind was found.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.stores.is_empty() && self.kineto.is_empty() && self.ascend.is_empty() && self.flight_recorder.is_empty()
+        let dirs = [&self.kineto, &self.ascend, &self.flight_recorder, &self.journals];
+        self.stores.is_empty() && dirs.iter().all(|dirs| dirs.is_empty())
     }
 
     /// Searches a directory. Symbolic links below it are not followed.
@@ -83,12 +88,18 @@ impl Kinds {
 
     /// Takes note of one file.
     fn file(&mut self, dir: &Path, path: &Path, name: &str) {
-        if name.ends_with(".json.gz") || name.ends_with(".json") {
-            if name.ends_with(".gz") || head(path).is_some_and(|head| is_kineto(&head)) {
-                self.kineto.insert(dir.to_path_buf());
-            }
-        } else if name.ends_with(|c: char| c.is_ascii_digit()) && head(path).is_some_and(|head| is_dump(&head)) {
+        if incidents::has_logs(name) {
+            self.journals.insert(dir.to_path_buf());
+            return;
+        }
+        let stem = DUMP_ENDINGS.iter().find_map(|ending| name.strip_suffix(ending)).unwrap_or(name);
+        let is_json = name.ends_with(".json");
+        let may_be_dump = stem.ends_with(|c: char| c.is_ascii_digit());
+        let head = if is_json || may_be_dump { head(path).unwrap_or_default() } else { Vec::new() };
+        if may_be_dump && is_dump(&head) {
             self.flight_recorder.insert(dir.to_path_buf());
+        } else if name.ends_with(".json.gz") || (is_json && is_kineto(&head)) {
+            self.kineto.insert(dir.to_path_buf());
         }
     }
 }
@@ -115,7 +126,8 @@ fn is_kineto(head: &[u8]) -> bool {
 
 /// Returns true for the beginning of a dump of the flight recorder: a pickle or JSON with its keys.
 fn is_dump(head: &[u8]) -> bool {
-    matches!(head.first(), Some(b'\x80' | b'{')) && (has(head, "pg_config") || has(head, "nccl_version"))
+    let keys = ["pg_config", "nccl_version", "comm_lib_version", "collective_seq_id"];
+    matches!(head.first(), Some(b'\x80' | b'{')) && keys.iter().any(|key| has(head, key))
 }
 
 #[cfg(test)]
@@ -137,12 +149,15 @@ mod tests {
         put("npu/node_1_20260101_ascend_pt/ASCEND_PROFILER_OUTPUT/trace_view.json", b"[{\"ph\":\"X\"}]");
         put("dumps/comm_lib_trace_rank_0", b"\x80\x02}q\x00(X\x09\x00\x00\x00pg_config");
         put("dumps/notes_1", b"nothing");
+        put("log/decisions-000001-00000000000000000001.log", b"");
+        put("more/dump_0.json", b"{\"comm_lib_version\":\"\",\"entries\":[]}");
         let found = Kinds::find(root.path()).expect("it can be listed");
         let at = |path: &str| root.path().join(path);
         assert_eq!(found.stores, [(3, vec![at("trace/job/3")])].into());
         assert_eq!(found.kineto, [at("profile")].into());
         assert_eq!(found.ascend, [at("npu/node_1_20260101_ascend_pt")].into());
-        assert_eq!(found.flight_recorder, [at("dumps")].into());
+        assert_eq!(found.flight_recorder, [at("dumps"), at("more")].into());
+        assert_eq!(found.journals, [at("log")].into());
         assert!(!found.is_empty() && !found.is_cut);
     }
 }

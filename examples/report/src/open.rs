@@ -1,12 +1,13 @@
 //! Opens a run: reads the traces of every kind that a directory has, and analyzes them.
 
-use crate::{kinds::Kinds, stores};
+use crate::{incidents, kinds::Kinds, stores};
 use std::collections::BTreeSet;
 use std::io;
 use std::path::{Path, PathBuf};
-use taskd_core::analysis::document::Analysis;
+use taskd_core::analysis::document::{Analysis, Blame, EvidenceItem, Incident, Verdict};
 use taskd_core::analysis::model::{Missing, Trace};
 use taskd_core::analysis::{Settings, analyze};
+use taskd_core::detect::hang::{Culprit, HangCause};
 use taskd_hw_ascend::profiler;
 use taskd_pytorch::flight_recorder::{self, FlightVerdict};
 use taskd_pytorch::kineto;
@@ -34,8 +35,8 @@ impl Run {
         if found.is_empty() {
             return Err(format!(
                 "{} has no traces of a known kind: it needs a trace store of taskd, files of PyTorch's profiler \
-                 (*.json, *.json.gz), of Ascend's profilers (*_ascend_pt, *_ascend_ms), or dumps of PyTorch's flight \
-                 recorder",
+                 (*.json, *.json.gz), of Ascend's profilers (*_ascend_pt, *_ascend_ms), dumps of PyTorch's flight \
+                 recorder, or the logs of a supervisor",
                 dir.display()
             ));
         }
@@ -70,9 +71,66 @@ impl Run {
         if hang.is_some() {
             sources.push("PyTorch flight recorder".to_owned());
         }
-        let analysis = analyze(&trace, &Settings { sources, ..Settings::default() });
+        let mut incidents = Vec::new();
+        for dir in &found.journals {
+            let found = incidents::read(dir)?;
+            incidents.extend(found.incidents);
+            trace.missing.extend(found.missing.into_iter().map(|what| Missing { rank: None, what }));
+        }
+        if !found.journals.is_empty() {
+            sources.push("logs of a supervisor".to_owned());
+        }
+        on_axis(&mut incidents, &mut trace);
+        let hung = hang.as_ref().map(of_hang);
+        let analysis = analyze(&trace, &Settings { sources, incidents, hang: hung, ..Settings::default() });
         Ok(Run { analysis, hang })
     }
+}
+
+/// Moves incidents from the calendar to the trace's axis. Without events, the first incident is time zero.
+fn on_axis(incidents: &mut [Incident], trace: &mut Trace) {
+    incidents.sort_by_key(|incident| incident.at_us);
+    let Some(first) = incidents.first() else { return };
+    if trace.ranks.is_empty() {
+        trace.began_unix_ns = first.at_us.checked_mul(1000);
+    }
+    let began_us = trace.began_unix_ns.map_or(first.at_us, |began| began / 1000);
+    incidents.iter_mut().for_each(|incident| incident.at_us = incident.at_us.saturating_sub(began_us));
+}
+
+/// Returns the verdict about a hang in the form of the document.
+fn of_hang(found: &FlightVerdict) -> Verdict {
+    let evidence =
+        |text: &String| EvidenceItem { what: "flight recorder".into(), value: None, usual: None, text: text.clone() };
+    let blame = |culprit: &Culprit| {
+        // As sure as the hang detector, which looks twice, but at processes instead of dumps.
+        let (cause, confidence_permille) = match culprit.cause {
+            HangCause::Frozen { .. } => ("hang-frozen", 850),
+            HangCause::Ended => ("hang-ended", 900),
+            HangCause::Skipped => ("hang-skipped", 900),
+            HangCause::Mismatch => ("hang-mismatch", 900),
+            HangCause::Missing => ("hang-missing", 700),
+            _ => ("hang-unreported", 700),
+        };
+        Blame {
+            component: culprit.rank.to_string(),
+            ranks: vec![culprit.rank.0],
+            cause: cause.into(),
+            onset_step: None,
+            slowdown_percent: 0.0,
+            confidence_permille,
+            evidence: found.evidence.iter().chain(&found.notes).map(evidence).collect(),
+        }
+    };
+    let blamed: Vec<Blame> = found.verdict.culprits.iter().map(blame).collect();
+    let is_healthy = blamed.is_empty() && found.verdict.dispute.is_none();
+    Verdict { sentence: capitalized(&found.summary), is_healthy, blamed }
+}
+
+fn capitalized(text: &str) -> String {
+    let mut letters = text.chars();
+    let first = letters.next().map(|first| first.to_uppercase().collect::<String>()).unwrap_or_default();
+    first + letters.as_str() + "."
 }
 
 /// Returns the name of a run: that of its directory.

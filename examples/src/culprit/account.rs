@@ -22,7 +22,7 @@ pub struct Verdict {
     pub blamed: BTreeSet<u32>,
     /// True if exactly the victim was blamed, for the injected fault.
     pub correct: bool,
-    /// The reported cause: `slow`, `frozen`, `skipped`, `mismatched`, else the class of the fault; `none` for no fault.
+    /// The reported cause: `slow`, `slow-input`, `slow-checkpoint`, `frozen`, `skipped`, `mismatched`, else the class of the fault; `none` for no fault.
     pub cause: String,
     /// The first affected step according to the detector, counted from the injection.
     pub onset_step: Option<i64>,
@@ -49,7 +49,8 @@ impl Verdict {
         };
         let first = found.iter().find(names);
         let cause = first.map_or("none".to_owned(), cause_of);
-        let onset = first.and_then(|f| f.fault.evidence.iter().find(|c| c.what.as_str() == "slow_onset_step")?.value);
+        let onset =
+            first.and_then(|f| f.fault.evidence.iter().find(|c| c.what.as_str().ends_with("slow_onset_step"))?.value);
         #[allow(clippy::cast_possible_truncation)] // a step's number
         let onset_step = onset.map(|at| at as i64 - step.cast_signed());
         Verdict {
@@ -68,13 +69,18 @@ impl Verdict {
 
 /// Returns the cause in one word: from the detector's clues, else the class of the fault.
 fn cause_of(found: &Found) -> String {
-    const WORDS: [(&str, &str); 5] = [
+    const WORDS: [(&str, &str); 6] = [
         ("hang_frozen", "frozen"),
         ("hang_skipped", "skipped"),
         ("hang_mismatch", "mismatched"),
         ("hang_missing", "missing"),
+        ("slow_data", "slow-input"),
         ("slow_own_time_ms", "slow"),
     ];
+    let summary = found.fault.evidence.iter().find(|clue| clue.what.as_str() == "fail_slow_percent");
+    if let Some((cause, _)) = summary.and_then(|clue| clue.text.split_once(':')) {
+        return if cause == "slow-rank" { "slow".to_owned() } else { cause.to_owned() };
+    }
     let clues: BTreeSet<&str> = found.fault.evidence.iter().map(|clue| clue.what.as_str()).collect();
     let word = WORDS.iter().find(|(clue, _)| clues.contains(clue)).map(|(_, word)| (*word).to_owned());
     word.unwrap_or_else(|| found.fault.primary_suspect().class.to_string())
@@ -122,7 +128,7 @@ impl Account {
             let _ = writeln!(
                 out,
                 "  {:<10}  {:<6}  {:<7}  {:<10}  {:<6}  {:<5}  {:<8}  {}",
-                format!("{:?}", verdict.injected).to_lowercase(),
+                verdict.injected.to_string(),
                 or_dash(verdict.victim.map(|rank| rank.to_string())),
                 if blamed.is_empty() { "none".to_owned() } else { blamed.join(",") },
                 verdict.cause,

@@ -7,6 +7,7 @@ use crate::traced::TracedJob;
 use clap::ValueEnum;
 use rustix::process::{Pid, Signal, kill_process};
 use serde::Serialize;
+use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
@@ -20,7 +21,7 @@ const MADE_UP: Duration = Duration::from_millis(1);
 
 /// The kind of fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize)]
-#[serde(rename_all = "lowercase")]
+#[serde(rename_all = "kebab-case")]
 pub enum Injection {
     /// No fault.
     None,
@@ -34,6 +35,14 @@ pub enum Injection {
     Skip,
     /// The rank calls another collective than the other ranks. Only its program can do that.
     Mismatch,
+    /// The rank reduces more elements than the other ranks. Only its program can do that.
+    Size,
+    /// The storage from which the rank reads its samples takes 20 ms longer for each batch.
+    SlowInput,
+    /// The storage to which the rank writes its shards takes 60 ms longer for each checkpoint.
+    SlowCheckpoint,
+    /// The devices of all ranks take 20 ms longer for each step. No rank is at fault.
+    SlowAll,
 }
 
 impl Injection {
@@ -41,11 +50,13 @@ impl Injection {
     #[must_use]
     pub const fn cause(self) -> &'static str {
         match self {
-            Injection::None => "none",
+            Injection::None | Injection::SlowAll => "none",
             Injection::Slow20 | Injection::Slow50 => "slow",
             Injection::Stop => "frozen",
             Injection::Skip => "skipped",
-            Injection::Mismatch => "mismatched",
+            Injection::Mismatch | Injection::Size => "mismatched",
+            Injection::SlowInput => "slow-input",
+            Injection::SlowCheckpoint => "slow-checkpoint",
         }
     }
 
@@ -59,7 +70,23 @@ impl Injection {
             Injection::Stop => "SIGSTOP",
             Injection::Skip => "leaves an all-reduce out",
             Injection::Mismatch => "broadcasts where the others reduce",
+            Injection::Size => "reduces more elements than the others",
+            Injection::SlowInput => "reads its samples from slow storage",
+            Injection::SlowCheckpoint => "writes its checkpoints to slow storage",
+            Injection::SlowAll => "all devices are slower",
         }
+    }
+
+    /// Returns true if one rank is at fault.
+    #[must_use]
+    pub const fn has_victim(self) -> bool {
+        !matches!(self, Injection::None | Injection::SlowAll)
+    }
+
+    /// Returns the number of steps between two checkpoints in the job into which the fault is injected; 0 for none.
+    #[must_use]
+    pub const fn checkpoint_every(self) -> u32 {
+        if matches!(self, Injection::SlowCheckpoint) { 5 } else { 0 }
     }
 
     /// Injects the fault into a process of the job. A slowdown lasts until the returned value is dropped.
@@ -75,8 +102,19 @@ impl Injection {
             Injection::Stop => kill_process(pid, Signal::STOP)?,
             Injection::Skip => job.send(&format!("skip-{rank}"))?,
             Injection::Mismatch => job.send(&format!("mismatch-{rank}"))?,
+            Injection::Size => job.send(&format!("size-{rank}"))?,
+            Injection::SlowInput => job.send(&format!("slow-input-{rank}"))?,
+            Injection::SlowCheckpoint => job.send(&format!("slow-checkpoint-{rank}"))?,
+            Injection::SlowAll => job.send("slow-all")?,
         }
         Ok(Injected::Once)
+    }
+}
+
+impl fmt::Display for Injection {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let value = self.to_possible_value();
+        f.pad(value.as_ref().map_or("", |value| value.get_name()))
     }
 }
 

@@ -6,13 +6,16 @@ use super::inject::Injection;
 use crate::faults::pid_of;
 use crate::program::Failure;
 use crate::traced::{Launchers, TracedJob, reach, step_of};
+use clap::ValueEnum;
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use taskd_core::detect::{ExitDetector, Fault, HangDetector, SilenceDetector, SlowRankDetector};
+use taskd_core::detect::{
+    ExitDetector, FailSlowDetector, Fault, FaultDetectorExt, HangDetector, SilenceDetector, SlowRankDetector,
+};
 use taskd_core::kernel::Event;
 use taskd_core::recover::{ExitStrategy, Restart};
 use taskd_core::runtime::{Runtime, RuntimeHandle, TimestampedEvent};
@@ -39,6 +42,18 @@ pub struct Trial {
     pub injection: Injection,
     /// Chooses victim and moment.
     pub seed: u64,
+    /// Detector of slow components.
+    pub detector: SlowDetector,
+}
+
+/// A detector of slow components.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum SlowDetector {
+    /// Compares each rank with its own past.
+    #[default]
+    SlowRank,
+    /// Compares ranks with their peers, and distinguishes rank, host, group, input and checkpoint.
+    FailSlow,
 }
 
 /// The injection, and what was reported.
@@ -73,9 +88,10 @@ impl Trial {
     pub async fn run(&self) -> Result<Observed, Failure> {
         let dir = tempfile::Builder::new().prefix("taskd-culprit-").tempdir()?;
         let (python, dir) = (self.python.clone(), dir.path().to_owned());
-        let job = TracedJob { python, dir, ranks: RANKS, device_ms: 40, checkpoint_every: 0 };
+        let checkpoint_every = self.injection.checkpoint_every();
+        let job = TracedJob { python, dir, ranks: RANKS, device_ms: 40, checkpoint_every, shards: true };
         let launchers = job.launchers().await?;
-        let runtime = runtime(&job, &launchers)?;
+        let runtime = runtime(&job, &launchers, self.detector)?;
         let handle = runtime.handle();
         let running = tokio::spawn(runtime.run());
         let observed = self.disturb(&job, &launchers, &handle).await;
@@ -107,19 +123,23 @@ impl Trial {
             found.push(Found { after, steps, fault });
         }
         drop(injected);
-        let victim = (self.injection != Injection::None).then_some(victim);
+        let victim = self.injection.has_victim().then_some(victim);
         Ok(Observed { victim, step, found, blamed: BTreeSet::new() })
     }
 }
 
-fn runtime(job: &TracedJob, at: &Launchers) -> Result<Runtime, Failure> {
+fn runtime(job: &TracedJob, at: &Launchers, detector: SlowDetector) -> Result<Runtime, Failure> {
+    let slow = match detector {
+        SlowDetector::SlowRank => SlowRankDetector::default().boxed(),
+        SlowDetector::FailSlow => FailSlowDetector::new().boxed(),
+    };
     let runtime = Runtime::builder()
         .job(job.spec())
         .source(at.local.heartbeats(SILENT_AFTER / 10))
         .source(at.local.recordings().every(LOOK_EVERY))
         .detector(ExitDetector::new())
         .detector(SilenceDetector::after(SILENT_AFTER))
-        .detector(SlowRankDetector::default())
+        .detector(slow)
         .detector(HangDetector::default())
         .strategy(Restart::new())
         .strategy(ExitStrategy::new())

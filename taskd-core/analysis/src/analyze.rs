@@ -2,7 +2,7 @@
 
 use crate::activity::{self, Computation};
 use crate::clocks::{self, Alignment};
-use crate::document::{Analysis, Incident, RankInfo, Table, VERSION};
+use crate::document::{Analysis, Incident, RankInfo, Table, VERSION, Verdict};
 use crate::hints::{Thresholds, hints};
 use crate::index::{Index, list, moment_us};
 use crate::matches::Matches;
@@ -24,6 +24,9 @@ pub struct Settings {
     /// Incidents that the supervisor recorded, for the document. Their moments are on the trace's axis: the analysis moves
     /// them if the document's time zero is earlier.
     pub incidents: Vec<Incident>,
+    /// Verdict about a hang, for example from the dumps of a flight recorder. If it blames a component, or the trace has
+    /// no events, it precedes the verdict about slow components.
+    pub hang: Option<Verdict>,
     /// Thresholds of the hints.
     pub thresholds: Thresholds,
     /// Thresholds of the verdict.
@@ -78,6 +81,10 @@ pub fn analyze(trace: &Trace, settings: &Settings) -> Analysis {
     analysis.critical_path = critical_path::paths(&parts.index, &parts.matches, &parts.pairs, &parts.shift);
     analysis.verdict = verdict(&analysis, &parts.own_us, &transfers, &settings.verdict, has_kernels);
     attribution(trace, &mut analysis);
+    if let Some(hang) = settings.hang.as_ref().filter(|hang| !hang.is_healthy || trace.ranks.is_empty()) {
+        let slow = std::mem::replace(&mut analysis.verdict, hang.clone());
+        analysis.verdict.blamed.extend(slow.blamed);
+    }
     analysis.hints = hints(&analysis, &settings.thresholds);
     analysis.limits = limits::limits(&analysis);
     missing(&parts, &analysis.communication, &unknown, &mut analysis.missing);

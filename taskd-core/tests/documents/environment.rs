@@ -6,8 +6,9 @@ use std::path::Path;
 
 /// Parts of the repository that read or set variables.
 const SOURCES: [&str; 6] = ["src", "python", "build", "tests", "examples", "include"];
-const CRATES: [&str; 11] = [
+const CRATES: [&str; 13] = [
     "taskd-core",
+    "taskd-core/analysis",
     "taskd-core/kernel",
     "taskd-core/runtime",
     "taskd-core/testing",
@@ -17,6 +18,7 @@ const CRATES: [&str; 11] = [
     "taskd-hw-ascend",
     "taskd-hw-cuda",
     "examples",
+    "examples/report",
     "examples/soak",
 ];
 

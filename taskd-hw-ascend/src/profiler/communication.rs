@@ -39,10 +39,8 @@ struct Transport {
 
 /// Converts a time that the file has as a number or as a text. Its digits count: times since 1970 do not fit in a
 /// floating-point number.
-fn time(raw: Option<&RawValue>, convert: fn(&str) -> Option<i64>) -> Option<i64> {
-    let text = raw?.get().trim_matches('"');
-    // A small number may have an exponent, which has no place in a decimal.
-    convert(text).or_else(|| convert(&format!("{:.6}", text.parse::<f64>().ok()?)))
+fn time(raw: Option<&RawValue>, convert: fn(&[u8]) -> Option<i64>) -> Option<i64> {
+    convert(raw?.get().trim_matches('"').trim().as_bytes())
 }
 
 /// Names of HCCL's operators, in lower case, and of their operations here.

@@ -57,8 +57,9 @@ pub(super) fn read(reading: &mut Reading, file: File, has_communication: bool) -
 fn kernel(reading: &mut Reading, columns: &Columns, row: &csv::StringRecord, has_communication: bool) -> Option<()> {
     let field = |place: Option<usize>| place.and_then(|place| row.get(place)).map(str::trim);
     let text = field(Some(columns.name))?;
-    let start_ns = ns_from_us(row.get(columns.start)?)?;
-    let duration_ns = u64::try_from(ns_from_us(row.get(columns.duration)?)?).ok()?;
+    let time = |place| ns_from_us(field(Some(place))?.as_bytes());
+    let start_ns = time(columns.start)?;
+    let duration_ns = u64::try_from(time(columns.duration)?).ok()?;
     let is_communication =
         matches!(field(columns.accelerator), Some("HCCL" | "COMMUNICATION")) || text.starts_with("hcom_");
     if is_communication && has_communication {

@@ -2,6 +2,7 @@
 
 use super::decimal;
 use super::scan::{Cursor, Stop, Text};
+use taskd_core::analysis::decimal::ns_from_us;
 
 /// The members of an event that analyses need, unparsed. Members may be in any order; of a repeated member the last one
 /// counts, as in other JSON readers.
@@ -89,13 +90,13 @@ impl<'a> RawEvent<'a> {
     /// Returns the start in nanoseconds.
     #[inline]
     pub(super) fn start_ns(&self) -> Option<i64> {
-        self.start.and_then(decimal::nanoseconds)
+        self.start.and_then(ns_from_us)
     }
 
     /// Returns the duration in nanoseconds; `None` if the event has none or if it is negative.
     #[inline]
     pub(super) fn duration_ns(&self) -> Option<u64> {
-        self.duration.and_then(decimal::nanoseconds).and_then(|duration| u64::try_from(duration).ok())
+        self.duration.and_then(ns_from_us).and_then(|duration| u64::try_from(duration).ok())
     }
 }
 

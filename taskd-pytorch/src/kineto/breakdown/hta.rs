@@ -13,6 +13,7 @@ use crate::kineto::document::Sink;
 use crate::kineto::event::RawEvent;
 use memchr::memmem::Finder;
 use std::collections::BTreeSet;
+use taskd_core::analysis::decimal::ns_from_us;
 
 /// Kernels and launches that are kept per rank, each. Further ones are counted and reported.
 pub const HTA_KERNELS_MAX: usize = 20_000_000;
@@ -121,8 +122,8 @@ fn number(value: Option<&[u8]>) -> i64 {
 #[inline]
 fn rounded(event: &RawEvent<'_>, duration: &[u8]) -> Option<(i64, i64)> {
     let start = event.start?;
-    let start = decimal::as_float(start, decimal::nanoseconds(start)?);
-    let duration = decimal::as_float(duration, decimal::nanoseconds(duration)?);
+    let start = decimal::as_float(start, ns_from_us(start)?);
+    let duration = decimal::as_float(duration, ns_from_us(duration)?);
     #[allow(clippy::cast_possible_truncation, reason = "a cast of a float saturates; times are below 2^53")]
     Some((start.ceil() as i64, (start + duration).floor() as i64))
 }

@@ -66,7 +66,7 @@ impl Communications {
         let index = u32::try_from(self.groups.len()).ok()?;
         let description = arguments.description.map(Text::decode).unwrap_or_default();
         let members = arguments.ranks.map(|ranks| rank_list(&ranks.decode())).unwrap_or_default();
-        self.groups.push(Group { name: name.clone().into_owned(), role: role(&description), members });
+        self.groups.push(Group { name: name.clone().into_owned(), role: GroupRole::of_name(&description), members });
         self.by_name.insert(name.into_owned(), index);
         Some(index)
     }
@@ -75,7 +75,7 @@ impl Communications {
     /// members and roles.
     pub(super) fn groups_with(&mut self, header: &Distributed) -> Vec<Group> {
         for config in &header.pg_config {
-            let role = role(&config.pg_desc);
+            let role = GroupRole::of_name(&config.pg_desc);
             let index = self.by_name.get(&config.pg_name).copied();
             match index.and_then(|index| self.groups.get_mut(index as usize)) {
                 Some(group) => {
@@ -160,44 +160,9 @@ fn rank_list(text: &str) -> Vec<u32> {
     ranks.unwrap_or_default()
 }
 
-/// Returns the role of a group by the words of its description, as PyTorch, its device meshes and Megatron name them.
-fn role(description: &str) -> GroupRole {
-    if description == "default_pg" {
-        return GroupRole::World;
-    }
-    let lower = description.to_ascii_lowercase();
-    let words = lower.split(|letter: char| !letter.is_ascii_alphanumeric());
-    let role = |word: &str| match word {
-        "dp" | "ddp" | "fsdp" | "data" | "replicate" | "shard" => Some(GroupRole::Data),
-        "tp" | "tensor" => Some(GroupRole::Tensor),
-        "pp" | "pipeline" => Some(GroupRole::Pipeline),
-        "cp" | "context" => Some(GroupRole::Context),
-        "ep" | "expert" => Some(GroupRole::Expert),
-        "world" => Some(GroupRole::World),
-        _ => None,
-    };
-    words.filter_map(role).next().unwrap_or_default()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn roles_are_those_of_the_descriptions() {
-        let cases = [
-            ("default_pg", GroupRole::World),
-            ("mesh_dp_shard", GroupRole::Data),
-            ("TENSOR_MODEL_PARALLEL_GROUP", GroupRole::Tensor),
-            ("PIPELINE_MODEL_PARALLEL_GROUP", GroupRole::Pipeline),
-            ("EXPERT_DATA_PARALLEL_GROUP", GroupRole::Expert),
-            ("mesh_cp", GroupRole::Context),
-            ("undefined", GroupRole::Unknown),
-        ];
-        for (description, expected) in cases {
-            assert_eq!(role(description), expected, "{description}");
-        }
-    }
 
     #[test]
     fn shortened_rank_list_has_no_members() {

@@ -12,6 +12,7 @@
 //! | [`embedding`] | embed the runtime in a larger program: the guard, and the ways to leave a job |
 //! | [`operators`] | drain, pause, approve, explain; report faults from other systems |
 //! | [`tracing`] | record every rank, switch the recording while it trains, find slow and hanging ranks |
+//! | [`diagnosing`] | find out which rank is slow or stuck, why, and what that costs |
 //! | [`recovering`] | keep the surviving ranks of a PyTorch script, with a few more lines in it |
 //! | [`observing`] | observe a job that another system runs, without changing it |
 //! | [`porting`] | add another framework, or another vendor's devices |
@@ -94,6 +95,9 @@ pub mod operators {}
 
 #[doc = include_str!("tracing.md")]
 pub mod tracing {}
+
+#[doc = include_str!("diagnosing.md")]
+pub mod diagnosing {}
 
 #[doc = include_str!("recovering.md")]
 ///

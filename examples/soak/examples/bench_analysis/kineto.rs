@@ -66,12 +66,12 @@ struct Format {
 
 /// Cost and result of one run, as the process reports it.
 #[derive(Debug, Deserialize)]
-struct Run {
-    wall_s: f64,
+pub(crate) struct Run {
+    pub(crate) wall_s: f64,
     cpu_s: f64,
-    peak_kib: f64,
+    pub(crate) peak_kib: f64,
     #[serde(flatten)]
-    tables: Value,
+    pub(crate) tables: Value,
 }
 
 /// Costs of one tool over the rounds.
@@ -207,7 +207,7 @@ fn ourselves(mode: &str, files: &Path) -> Result<Run, Failure> {
 }
 
 /// Runs a process to its end, and parses the last line of its output.
-fn child(command: &mut Command) -> Result<Run, Failure> {
+pub(crate) fn child(command: &mut Command) -> Result<Run, Failure> {
     let output = command.output()?;
     if !output.status.success() {
         let reason = String::from_utf8_lossy(&output.stderr);
@@ -259,7 +259,7 @@ fn is_equal(ours: &Value, theirs: &Value) -> bool {
 }
 
 /// Returns the CPU seconds and the peak memory in KiB of this process.
-fn usage() -> Result<(f64, u64), Failure> {
+pub(crate) fn usage() -> Result<(f64, u64), Failure> {
     let schedule = std::fs::read_to_string("/proc/self/stat")?;
     // proc_pid_stat(5): user and system time are the 14th and 15th field, in ticks of which Linux reports 100 per second.
     let fields: Vec<&str> = schedule.rsplit(')').next().unwrap_or_default().split_whitespace().collect();

@@ -2,10 +2,12 @@
 //!
 //! `cargo run --release -p taskd-soak --example bench_analysis` prints the tables, `--json` the figures as the last line.
 //! The other tools run in Python environments of their own, which are created when they are needed; `TASKD_PYTHON_HTA`
-//! names one to use. `--mib 1 --rounds 1` only checks that the program works.
+//! and `TASKD_PYTHON_MSPROF` name others. `--mib 1 --rounds 1` only checks that the program works.
 //! Tools are run in turns; the output has the median of the rounds, the minimum and the maximum.
 
+mod fail_slow;
 mod kineto;
+mod msprof;
 
 use clap::Parser;
 use serde::Serialize;
@@ -41,6 +43,10 @@ struct Options {
 struct Figures {
     #[serde(flatten)]
     kineto: Option<kineto::Figures>,
+    #[serde(flatten)]
+    msprof: Option<msprof::Figures>,
+    #[serde(flatten)]
+    fail_slow: Option<fail_slow::Figures>,
 }
 
 fn main() -> ExitCode {
@@ -50,11 +56,16 @@ fn main() -> ExitCode {
 
 fn run(options: &Options) -> Result<(), Failure> {
     if let [mode, directory] = options.once.as_slice() {
-        return kineto::once(mode, directory.as_ref());
+        return match mode.as_str() {
+            "msprof" => msprof::once(directory.as_ref()),
+            mode => kineto::once(mode, directory.as_ref()),
+        };
     }
     let load = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
     println!("load before {}", load.trim());
-    let figures = Figures { kineto: Some(kineto::measure(options)?) };
+    let fail_slow = Some(fail_slow::measure()?);
+    let msprof = Some(msprof::measure(options)?);
+    let figures = Figures { kineto: Some(kineto::measure(options)?), msprof, fail_slow };
     if options.json {
         println!("{}", serde_json::to_string(&figures)?);
     }

@@ -1,6 +1,6 @@
 """Opens the report's pages in headless Chromium over the DevTools protocol, and checks what an engineer would use.
 
-Arguments: the directory of the pages, and a directory for the screenshots. Uses the standard library only: the browser's
+Arguments: the directory of the pages, and a directory for the screenshots. Uses the standard library: the browser's
 pipe (`--remote-debugging-pipe`) has messages of JSON that end with a zero byte.
 """
 
@@ -17,8 +17,16 @@ OPEN_LIMIT_MS = 3000  # a page of 1,024 ranks and 100 steps, from its navigation
 OPENINGS = 3  # of which the fastest counts: other programs of the machine make one slow, never fast
 SLOWEST_REDRAW_MS = 700  # one change of the timeline's zoom, on two busy cores
 FLAGS = [
-    "--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking", "--no-first-run", "--hide-scrollbars",
-    "--disable-component-update", "--disable-dev-shm-usage", "--remote-debugging-pipe", "--allow-file-access-from-files=false",
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-background-networking",
+    "--no-first-run",
+    "--hide-scrollbars",
+    "--disable-component-update",
+    "--disable-dev-shm-usage",
+    "--remote-debugging-pipe",
+    "--allow-file-access-from-files=false",
 ]
 
 
@@ -37,7 +45,11 @@ class Browser:
 
         self.process = subprocess.Popen(
             [program, *FLAGS, f"--user-data-dir={self.profile.name}", "about:blank"],
-            preexec_fn=fds, pass_fds=(3, 4), stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+            preexec_fn=fds,
+            pass_fds=(3, 4),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
         )
         os.close(to_browser)
         os.close(from_browser)
@@ -103,7 +115,9 @@ class Browser:
             if method == "Runtime.exceptionThrown":
                 found.append(parameters["exceptionDetails"].get("exception", {}).get("description", "exception"))
             elif method == "Runtime.consoleAPICalled" and parameters["type"] in ("error", "warning", "assert"):
-                found.append("console: " + " ".join(str(a.get("value", a.get("description"))) for a in parameters["args"]))
+                found.append(
+                    "console: " + " ".join(str(a.get("value", a.get("description"))) for a in parameters["args"])
+                )
             elif method == "Log.entryAdded" and parameters["entry"]["level"] in ("error", "warning"):
                 found.append("log: " + parameters["entry"]["text"])
             elif method == "Network.requestWillBeSent":
@@ -141,7 +155,8 @@ class Browser:
 
     def box(self, selector):
         return self.run(
-            f"(() => {{ const e = document.querySelector({json.dumps(selector)}); if (!e) return null; e.scrollIntoView({{block: 'center', behavior: 'instant'}});"
+            f"(() => {{ const e = document.querySelector({json.dumps(selector)}); if (!e) return null; "
+            "e.scrollIntoView({block: 'center', behavior: 'instant'});"
             " const b = e.getBoundingClientRect(); return {x: b.x, y: b.y, w: b.width, h: b.height}; })()"
         )
 
@@ -156,7 +171,10 @@ class Browser:
         self.profile.cleanup()
 
 
-SECTIONS = "overview steps overlap communication timeline pipeline heat times critical incidents what-if hints limits clocks missing".split()
+SECTIONS = (
+    "overview steps overlap communication timeline pipeline heat times critical incidents what-if hints limits clocks "
+    "missing"
+).split()
 # Colours of a canvas in a coarse sample, without its most frequent one: 0 is a blank canvas.
 PAINTED = """(() => [...document.querySelectorAll('%s canvas:first-child')].map(c => {
   const copy = new OffscreenCanvas(c.width, c.height).getContext('2d', {willReadFrequently: true});
@@ -203,7 +221,8 @@ def timeline_works(browser, check, name):
     check(browser.run(f"{state}.zoomed") == "false", f"{name}: Escape resets")
     slowest = browser.run("""(async () => { const chart = document.querySelector('#timeline .chart'); let most = 0;
       for (const key of ['+', '+', '+', 'ArrowRight', 'ArrowLeft', '-', 'Escape']) { const began = performance.now();
-        chart.dispatchEvent(new KeyboardEvent('keydown', {key, bubbles: true})); most = Math.max(most, performance.now() - began); }
+        chart.dispatchEvent(new KeyboardEvent('keydown', {key, bubbles: true}));
+        most = Math.max(most, performance.now() - began); }
       return most; })()""")
     check(slowest < SLOWEST_REDRAW_MS, f"{name}: a redraw of the timeline takes {slowest:.0f} ms")
     return slowest
@@ -213,16 +232,25 @@ def views_react(browser, check, name):
     """Lasso, filters, stages, heat map, a click on a step, and the theme."""
     browser.go("#communication")
     box = browser.box("#communication .chart")
-    shown = "[...document.querySelectorAll('#communication .note')].find(n => n.textContent.startsWith('Shown:'))?.textContent ?? ''"
+    shown = (
+        "[...document.querySelectorAll('#communication .note')]"
+        ".find(n => n.textContent.startsWith('Shown:'))?.textContent ?? ''"
+    )
     browser.mouse("mousePressed", box["x"] + 2, box["y"] + 2, button="left", clickCount=1)
     for x, y in ((box["w"] - 4, 2), (box["w"] - 4, box["h"] - 4), (2, box["h"] - 4)):
         browser.mouse("mouseMoved", box["x"] + x, box["y"] + y, button="left", buttons=1)
     browser.mouse("mouseReleased", box["x"] + 2, box["y"] + box["h"] - 4, button="left", clickCount=1)
     browser.settle()
     check("inside the lasso" in browser.run(shown), f"{name}: a lasso opens the matrix of its ranks")
-    count = "[...document.querySelectorAll('#communication .grid')].find(g => /Links/.test(g.ariaLabel)).querySelector('table').ariaRowCount"
+    count = (
+        "[...document.querySelectorAll('#communication .grid')]"
+        ".find(g => /Links/.test(g.ariaLabel)).querySelector('table').ariaRowCount"
+    )
     every = int(browser.run(count))
-    browser.run("(() => { const i = document.querySelector('#communication input'); i.value = '1'; i.dispatchEvent(new Event('input')); })()")
+    browser.run(
+        "(() => { const i = document.querySelector('#communication input'); i.value = '1'; "
+        "i.dispatchEvent(new Event('input')); })()"
+    )
     check(0 < int(browser.run(count)) - 1 < every - 1, f"{name}: the filter of the links leaves out others")
     browser.go("#timeline")
     before = browser.run("document.querySelector('#timeline .chart').dataset.drawn")
@@ -230,8 +258,11 @@ def views_react(browser, check, name):
     if browser.run(f"Boolean({collapse})"):
         browser.run(f"{collapse}.click()")
         browser.settle()
-        check(browser.run(f"{collapse}.getAttribute('aria-expanded')") == "false" and browser.run("document.querySelector('#timeline .chart').dataset.drawn") != before,
-              f"{name}: a stage collapses")
+        check(
+            browser.run(f"{collapse}.getAttribute('aria-expanded')") == "false"
+            and browser.run("document.querySelector('#timeline .chart').dataset.drawn") != before,
+            f"{name}: a stage collapses",
+        )
         browser.run(f"{collapse}.click()")
     browser.go("#times")
     box = browser.box("#times .chart")
@@ -239,7 +270,10 @@ def views_react(browser, check, name):
     time.sleep(0.05)
     browser.settle()
     check(browser.run("location.hash").startswith("#timeline/step-"), f"{name}: a click on a step opens its timeline")
-    check(browser.run("document.querySelector('#timeline .chart').dataset.zoomed") == "true", f"{name}: the timeline shows the step")
+    check(
+        browser.run("document.querySelector('#timeline .chart').dataset.zoomed") == "true",
+        f"{name}: the timeline shows the step",
+    )
     theme = browser.run("document.documentElement.dataset.theme")
     browser.run("document.getElementById('theme').click()")
     check(browser.run("document.documentElement.dataset.theme") != theme, f"{name}: the button changes the theme")
@@ -249,9 +283,15 @@ def views_react(browser, check, name):
 def figures_equal(browser, check, name, document):
     """Compares tables of the page with the JSON, formatted as the page formats them."""
     means = document["summary"]["means"]
-    format_ms = lambda us: "–" if us is None else browser.run(f"({us!r} / 1000).toFixed(3)")
+
+    def format_ms(us):
+        return "–" if us is None else browser.run(f"({us!r} / 1000).toFixed(3)")
+
     browser.go("#steps")
-    cells = "[...document.querySelectorAll('#steps .grid tbody tr:not(.space)')].map(r => [...r.children].map(c => c.textContent))"
+    cells = (
+        "[...document.querySelectorAll('#steps .grid tbody tr:not(.space)')]"
+        ".map(r => [...r.children].map(c => c.textContent))"
+    )
     titles = browser.run("[...document.querySelectorAll('#steps .grid thead th')].map(h => h.textContent)")
     first = next(i for i, title in enumerate(titles) if title.startswith("Step"))
     rows = browser.run(cells)
@@ -262,7 +302,8 @@ def figures_equal(browser, check, name, document):
         check(row[first] == format_ms(expected), f"{name}: step of rank {row[0]}: {row[first]}")
     # One step, chosen in the second list.
     column = len(document["steps"]) // 2
-    browser.run(f"""(() => {{ const s = document.querySelectorAll('#steps select')[1]; s.value = '{document['steps'][column]}';
+    browser.run(f"""(() => {{ const s = document.querySelectorAll('#steps select')[1];
+        s.value = '{document["steps"][column]}';
       s.dispatchEvent(new Event('change')); }})()""")
     for row in browser.run(cells)[1:9]:
         expected = document["breakdown"]["total_us"][numbers[int(row[0])]][column]
@@ -273,13 +314,18 @@ def figures_equal(browser, check, name, document):
     links = document["communication"]["links"]
     if links:
         longest = max(link["time_us"] for link in links)
-        shown = browser.run("[...document.querySelectorAll('#communication .grid')].find(g => /Links/.test(g.ariaLabel))"
-                            ".querySelector('tbody tr:not(.space)').children[4].textContent")
+        shown = browser.run(
+            "[...document.querySelectorAll('#communication .grid')].find(g => /Links/.test(g.ariaLabel))"
+            ".querySelector('tbody tr:not(.space)').children[4].textContent"
+        )
         check(shown == format_ms(longest), f"{name}: the link with the most time comes first: {shown}")
     if document["what_if"]:
         browser.go("#what-if")
         shown = browser.run("[...document.querySelectorAll('#what-if tbody tr')].map(r => r.children[2].textContent)")
-        check(shown == [format_ms(one["time_us"]) for one in document["what_if"]["scenarios"]], f"{name}: what-if: {shown}")
+        check(
+            shown == [format_ms(one["time_us"]) for one in document["what_if"]["scenarios"]],
+            f"{name}: what-if: {shown}",
+        )
 
 
 def keyboard_works(browser, check, name):
@@ -289,20 +335,34 @@ def keyboard_works(browser, check, name):
     browser.run("document.querySelector('#steps .grid').focus()")
     browser.key("ArrowDown")
     browser.key("ArrowRight")
-    check(browser.run("document.querySelectorAll('#steps .grid td.at').length") == 1, f"{name}: arrow keys move in a table")
-    check(browser.run("getComputedStyle(document.activeElement).outlineStyle") != "none", f"{name}: the focus is visible")
+    check(
+        browser.run("document.querySelectorAll('#steps .grid td.at').length") == 1,
+        f"{name}: arrow keys move in a table",
+    )
+    check(
+        browser.run("getComputedStyle(document.activeElement).outlineStyle") != "none", f"{name}: the focus is visible"
+    )
     browser.key("Enter")
     check(browser.run("location.hash").startswith("#rank-"), f"{name}: Enter opens the page of a rank")
-    check(browser.run("document.querySelectorAll('#main section:not([hidden]) .grid').length") > 0, f"{name}: the rank's page has tables")
+    check(
+        browser.run("document.querySelectorAll('#main section:not([hidden]) .grid').length") > 0,
+        f"{name}: the rank's page has tables",
+    )
     rows = browser.run("document.querySelectorAll('#steps .grid tbody tr').length")
     check(rows <= 60, f"{name}: a table has at most 60 rows in the page: {rows}")
     browser.go("#overview")
     browser.run("[...document.querySelectorAll('#overview button')].find(b => /slowest/.test(b.textContent)).click()")
     time.sleep(0.1)
     browser.settle()
-    check(browser.run("location.hash").startswith("#timeline/rank-"), f"{name}: one click to the timeline of the slowest rank")
-    unnamed = browser.run("[...document.querySelectorAll('button, select, input, [tabindex=\"0\"]')].filter(e => !(e.ariaLabel || e.textContent.trim()"
-                          " || e.closest('label') || e.getAttribute('aria-label'))).length")
+    check(
+        browser.run("location.hash").startswith("#timeline/rank-"),
+        f"{name}: one click to the timeline of the slowest rank",
+    )
+    unnamed = browser.run(
+        "[...document.querySelectorAll('button, select, input, [tabindex=\"0\"]')]"
+        ".filter(e => !(e.ariaLabel || e.textContent.trim()"
+        " || e.closest('label') || e.getAttribute('aria-label'))).length"
+    )
     check(unnamed == 0, f"{name}: {unnamed} controls without a name")
 
 
@@ -330,11 +390,16 @@ def page_works(browser, check, pages, shots, ranks):
         browser.settle()
         filled[section] = int(browser.run(f"document.getElementById('{section}').dataset.filledMs ?? -1"))
         check(filled[section] >= 0, f"{name}: section {section} is filled")
-        check(browser.run(f"document.getElementById('{section}').textContent").find("could not be drawn") < 0, f"{name}: section {section} is drawn")
+        check(
+            browser.run(f"document.getElementById('{section}').textContent").find("could not be drawn") < 0,
+            f"{name}: section {section} is drawn",
+        )
         painted = browser.run(PAINTED % f"#{section} .chart")
         check(all(colours > 0 for colours in painted), f"{name}: canvases of {section} are painted: {painted}")
         browser.shot(shots / f"{ranks}-light-{section}.png")
-    check(sum(browser.run("[...document.querySelectorAll('.chart')].map(() => 1)")) >= 9, f"{name}: all charts are there")
+    check(
+        sum(browser.run("[...document.querySelectorAll('.chart')].map(() => 1)")) >= 9, f"{name}: all charts are there"
+    )
     slowest = timeline_works(browser, check, name)
     figures_equal(browser, check, name, document)
     views_react(browser, check, name)
@@ -355,30 +420,53 @@ def page_works(browser, check, pages, shots, ranks):
     browser.go("#overview")
     pdf = base64.b64decode(browser.call("Page.printToPDF", printBackground=True, preferCSSPageSize=True)["data"])
     (shots / f"{ranks}.pdf").write_bytes(pdf)
-    check(pdf.startswith(b"%PDF") and pdf.count(b"/Type /Page\n") + pdf.count(b"/Type /Page ") + pdf.count(b"/Type /Page/") >= 4, f"{name}: the page prints")
+    check(
+        pdf.startswith(b"%PDF")
+        and pdf.count(b"/Type /Page\n") + pdf.count(b"/Type /Page ") + pdf.count(b"/Type /Page/") >= 4,
+        f"{name}: the page prints",
+    )
     unfilled = browser.run("document.querySelectorAll('section.waiting').length")
     check(unfilled == 0, f"{name}: {unfilled} sections are not printed")
     complaints = browser.complaints()
     check(complaints == [], f"{name}: dark and print: {complaints}")
-    return {"ranks": ranks, "ready_ms": readies, "open_cpu_s": round(min(cpu), 2), "slowest_redraw_ms": round(slowest), "slowest_section": max(filled, key=filled.get),
-            "slowest_section_ms": max(filled.values()), "html_bytes": (pages / f"{ranks}.html").stat().st_size}
+    return {
+        "ranks": ranks,
+        "ready_ms": readies,
+        "open_cpu_s": round(min(cpu), 2),
+        "slowest_redraw_ms": round(slowest),
+        "slowest_section": max(filled, key=filled.get),
+        "slowest_section_ms": max(filled.values()),
+        "html_bytes": (pages / f"{ranks}.html").stat().st_size,
+    }
 
 
 def other_pages_work(browser, check, pages, shots):
     browser.open(pages / "empty.html")
     for section in SECTIONS[1:]:
         browser.go(f"#{section}")
-        check(browser.run(f"document.querySelector('#{section} .empty-view')?.textContent ?? ''") != "", f"empty run: {section} states why it is empty")
+        check(
+            browser.run(f"document.querySelector('#{section} .empty-view')?.textContent ?? ''") != "",
+            f"empty run: {section} states why it is empty",
+        )
     browser.shot(shots / "empty.png")
     check(browser.complaints() == [], f"empty run: {browser.complaints()}")
     browser.events.clear()
     browser.open(pages / "hostile.html")
     for fragment in [*SECTIONS, "rank-0"]:
         browser.go(f"#{fragment}")
-    check(browser.run("document.querySelectorAll('img, iframe, script:not([type]):not(:last-of-type), a[href^=\"javascript\"]').length") == 0,
-          "hostile names: no element comes from a name")
+    check(
+        browser.run(
+            "document.querySelectorAll("
+            "'img, iframe, script:not([type]):not(:last-of-type), a[href^=\"javascript\"]').length"
+        )
+        == 0,
+        "hostile names: no element comes from a name",
+    )
     check(browser.run("typeof window.pwned") == "undefined", "hostile names: no script of a name ran")
-    check("<img" in browser.run("document.querySelector('#overview .verdict p')?.textContent ?? ''"), "hostile names: names are shown as text")
+    check(
+        "<img" in browser.run("document.querySelector('#overview .verdict p')?.textContent ?? ''"),
+        "hostile names: names are shown as text",
+    )
     check(browser.complaints() == [], f"hostile names: {browser.complaints()}")
     browser.call("Page.navigate", url=(pages / "index.html").resolve().as_uri())
     time.sleep(0.3)

@@ -6,8 +6,8 @@
 A step is forward, backward with DDP's own all-reduce, optimizer, and one all-reduce of the loss. `Device` simulates an
 accelerator: a step waits for it as for a real one, in many short pieces. Files in --dir cause faults of rank R:
 `skip-R` leaves one all-reduce out, `mismatch-R` calls another collective in its place, `size-R` reduces more elements;
-`slow-input-R` and `slow-checkpoint-R` simulate slow storage. `slow-all` makes the devices of all ranks slower, `stop` ends
-the training of all ranks.
+`slow-input-R` and `slow-checkpoint-R` simulate slow storage. `slow-all` makes the devices of all ranks slower, `stop`
+ends the training of all ranks.
 """
 
 import argparse

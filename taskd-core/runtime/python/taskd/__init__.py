@@ -93,8 +93,8 @@ def mark(name: str) -> None:
 
 
 def counter(name: str, value: float) -> None:
-    """Records a figure. Those of the names `loss` and `grad_norm` are also reported to the supervisor's detectors: report
-    them at the same steps on all ranks. A tensor is read at once, so one on a device is waited for."""
+    """Records a figure. Those of the names `loss` and `grad_norm` are also reported to the supervisor's detectors:
+    report them at the same steps on all ranks. A tensor is read at once, so one on a device is waited for."""
     try:
         _counter(_code(_moments, name, USER, name), float(value))
     except (TypeError, ValueError, OverflowError):

@@ -26,8 +26,11 @@ pub fn terminal(analysis: &Analysis, colour: bool) -> String {
     times(&mut lines, analysis);
     if let Some(model) = &analysis.what_if {
         for scenario in model.scenarios.iter().take(LISTED_MAX) {
-            let (speedup, share) = (number(scenario.speedup), number(scenario.share * 100.0));
-            lines.push(format!("without {}: {speedup} times as fast ({share} % of the slowdown)", scenario.without));
+            let (speedup, share) = (scenario.speedup, scenario.share * 100.0);
+            lines.push(format!(
+                "without {}: {speedup:.2} times as fast ({share:.0} % of the slowdown)",
+                scenario.without
+            ));
         }
     }
     if !analysis.incidents.is_empty() {

@@ -48,7 +48,7 @@ function whatIfView(body) {
   body.append(facts([['Measured', msUnit(model.measured_us)], ['By the model', msUnit(model.modelled_us)], ['Without any straggler', msUnit(model.ideal_us)],
     ['Slowdown by all stragglers', `${plain(model.slowdown)} times`]]));
   body.append(plainTable('Scenarios', [['Without'], ['Ranks'], ['Time of the job (ms)', true], ['Times as fast', true], ['Share of the slowdown', true]],
-    model.scenarios.map((scenario) => [scenario.without, rankRanges(scenario.ranks), ms(scenario.time_us), plain(scenario.speedup), percent(scenario.share)])));
+    model.scenarios.map((scenario) => [scenario.without, rankRanges(scenario.ranks), ms(scenario.time_us), scenario.speedup.toFixed(2), percent(scenario.share)])));
 }
 
 function criticalView(body) {

@@ -40,7 +40,7 @@ function overview(body) {
     ['Steps', doc.steps.length ? `${doc.steps.length} (${doc.steps[0]} to ${doc.steps[doc.steps.length - 1]})` : 'none'],
     ['Mean step', msUnit(means('breakdown.total_us')?.all)],
     ['Mean wait of a rank per step', msUnit(means('communication.wait_us')?.all)],
-    gain && [`Without ${gain.without}`, `${plain(gain.speedup)} times as fast`],
+    gain && [`Without ${gain.without}`, `${gain.speedup.toFixed(2)} times as fast`],
     ['Incidents', String(doc.incidents.length)],
     ['Sources', doc.sources.join(', ') || 'unknown'],
     ['Began', doc.began_unix_ns === null ? 'unknown' : new Date(doc.began_unix_ns / 1e6).toISOString()],

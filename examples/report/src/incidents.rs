@@ -25,7 +25,7 @@ pub fn has_logs(name: &str) -> bool {
     name.starts_with("decisions-") && name.ends_with(".log")
 }
 
-/// Reads the logs in a directory. An incident whose time of day is not known is named among the missing parts.
+/// Reads the logs in a directory. An incident without a known time of day is named among the missing parts.
 ///
 /// # Errors
 /// A sentence, if the directory has no readable log.

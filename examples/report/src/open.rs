@@ -12,7 +12,7 @@ use taskd_hw_ascend::profiler;
 use taskd_pytorch::flight_recorder::{self, FlightVerdict};
 use taskd_pytorch::kineto;
 
-/// A run whose traces were read and analyzed.
+/// A run after its traces were read and analyzed.
 #[derive(Debug)]
 pub struct Run {
     /// All figures.
@@ -124,13 +124,7 @@ fn of_hang(found: &FlightVerdict) -> Verdict {
     };
     let blamed: Vec<Blame> = found.verdict.culprits.iter().map(blame).collect();
     let is_healthy = blamed.is_empty() && found.verdict.dispute.is_none();
-    Verdict { sentence: capitalized(&found.summary), is_healthy, blamed }
-}
-
-fn capitalized(text: &str) -> String {
-    let mut letters = text.chars();
-    let first = letters.next().map(|first| first.to_uppercase().collect::<String>()).unwrap_or_default();
-    first + letters.as_str() + "."
+    Verdict::new(&found.summary, is_healthy, blamed)
 }
 
 /// Returns the name of a run: that of its directory.

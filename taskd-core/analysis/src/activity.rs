@@ -18,7 +18,7 @@ pub(crate) struct Activity {
     pub(crate) collective: Intervals,
 }
 
-/// The classes of [`Activity`], and the communication that blocks the thread whose passes count as computation.
+/// The classes of [`Activity`], and the communication that blocks the thread of the passes that count as computation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Class {
     Compute,

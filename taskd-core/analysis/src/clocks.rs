@@ -3,7 +3,7 @@
 //! The lowest rank is the reference. A rank's offset is the median difference of its ends to those of an aligned member
 //! of a common group; ranks without a common group are chained over other groups, the largest first, so that chains are
 //! short. What collectives do not connect, a send and its receive do, which also end together. The alignment removes
-//! a constant offset only; a rank whose clock drifts is reported, and its waits are taken from durations instead.
+//! a constant offset only; a rank with a drifting clock is reported, and its waits are taken from durations instead.
 
 use crate::document::Clocks;
 use crate::index::{Index, list};
@@ -28,7 +28,7 @@ const DRIFT_PERCENT: u64 = 10;
 pub(crate) struct Alignment {
     /// Nanoseconds by which each row's clock is ahead of the reference.
     pub(crate) offsets: Vec<i64>,
-    /// True for each row whose ends disagree after the alignment.
+    /// True for each row with ends that disagree after the alignment.
     pub(crate) drifts: Vec<bool>,
     residuals: Vec<Option<u64>>,
     is_connected: Vec<bool>,

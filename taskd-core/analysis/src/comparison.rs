@@ -22,7 +22,7 @@ pub struct Comparison {
     pub sentence: String,
     /// Medians over all ranks and steps, the first step left out.
     pub figures: Vec<Change>,
-    /// Ranks whose figures changed most, the largest change in microseconds first.
+    /// Ranks with the largest changes of figures, the largest change in microseconds first.
     pub ranks: Vec<RankChange>,
     /// Number of changes of ranks that were left out because of the document's limit.
     pub ranks_left_out: u64,

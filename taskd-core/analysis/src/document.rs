@@ -7,6 +7,7 @@
 
 mod figures;
 
+use crate::tables::capitalized;
 pub use figures::*;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -99,6 +100,14 @@ pub struct Verdict {
     pub is_healthy: bool,
     /// Components that cause a slowdown or a hang, the most certain first; empty if no component is at fault.
     pub blamed: Vec<Blame>,
+}
+
+impl Verdict {
+    /// Creates a verdict of the sentence, which gets a capital letter and a full stop, and the blamed components.
+    #[must_use]
+    pub fn new(sentence: &str, is_healthy: bool, blamed: Vec<Blame>) -> Verdict {
+        Verdict { sentence: capitalized(sentence.trim_end_matches('.')) + ".", is_healthy, blamed }
+    }
 }
 
 /// A component that causes a slowdown or a hang.

@@ -1,7 +1,7 @@
 //! Ranks and steps of a trace as rows and columns, and the events of each step.
 //!
-//! An event belongs to the step whose `[start, end)` holds the event's start. Its whole length counts there in sums of
-//! lengths. Sets of time (overlap, idle) are cut at the boundary instead: each nanosecond counts in the step that holds
+//! An event belongs to the step in which it starts, from the step's start to before its end. Its whole length counts
+//! there in sums of lengths. Sets of time (overlap, idle) are cut at the boundary instead: each nanosecond counts in the step that holds
 //! it, so that no figure of a step is longer than the step.
 
 use crate::model::{Communication, Event, RankTrace, Trace};

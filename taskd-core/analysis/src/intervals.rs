@@ -14,7 +14,7 @@ pub struct Interval {
 pub struct Intervals(Vec<Interval>);
 
 impl Intervals {
-    /// Returns the union of intervals in any order. Intervals whose end is not after their start are empty.
+    /// Returns the union of intervals in any order. Intervals that do not end after their start are empty.
     #[must_use]
     pub fn union_of(intervals: impl IntoIterator<Item = Interval>) -> Intervals {
         let mut sorted: Vec<Interval> = intervals.into_iter().filter(|span| span.start < span.end).collect();

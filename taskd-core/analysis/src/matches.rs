@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 
 /// No step: the event is outside of all steps.
 const OUTSIDE: u32 = u32::MAX;
-/// Group of the calls whose group the trace does not name.
+/// Group of the calls for which the trace names no group.
 const UNNAMED: u32 = u32::MAX;
 /// Operations that end at different times on their members, because data flows in one direction.
 const ONE_WAY: [&str; 4] = ["broadcast", "reduce", "gather", "scatter"];

@@ -21,7 +21,7 @@ pub struct Trace {
 /// A part of the trace that could not be read, or that the analysis would have needed.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Missing {
-    /// Rank whose part is missing; `None`: the part belongs to no rank, or its rank is unknown.
+    /// Rank of the missing part; `None`: the part belongs to no rank, or its rank is unknown.
     pub rank: Option<u32>,
     /// What is missing, from which file, and what to do about it, as one sentence.
     pub what: String,

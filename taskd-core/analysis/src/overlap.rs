@@ -1,6 +1,6 @@
 //! Overlap of computation and communication: the five indicators of MindSpore Insight, and the overlapped time.
 //!
-//! A rank whose trace has no computation has none of them: all of its communication would seem to be alone.
+//! A rank without computation in its trace has none of them: all of its communication would seem to be alone.
 
 use crate::activity::{Activity, Computation};
 use crate::document::{Overlap, Table};

@@ -42,13 +42,29 @@ pub(crate) fn mean(values: impl IntoIterator<Item = f64>) -> Option<f64> {
 
 /// Returns the median, the mean of the two middle values for an even number; `None` without values.
 pub(crate) fn median(mut values: Vec<f64>) -> Option<f64> {
-    values.sort_by(f64::total_cmp);
+    median_in_place(&mut values)
+}
+
+/// Returns the median as [`median`] does. The values change their order.
+pub(crate) fn median_in_place(values: &mut [f64]) -> Option<f64> {
     let middle = values.len() / 2;
-    match values.len() {
-        0 => None,
-        odd if odd % 2 == 1 => Some(values[middle]),
-        _ => Some(f64::midpoint(values[middle - 1], values[middle])),
+    if values.is_empty() {
+        return None;
     }
+    let is_even = values.len().is_multiple_of(2);
+    let (below, upper, _) = values.select_nth_unstable_by(middle, f64::total_cmp);
+    let upper = *upper;
+    if !is_even {
+        return Some(upper);
+    }
+    let lower = below.iter().copied().fold(f64::MIN, f64::max);
+    Some(f64::midpoint(lower, upper))
+}
+
+/// Returns the text with its first letter in upper case.
+pub(crate) fn capitalized(text: &str) -> String {
+    let mut letters = text.chars();
+    letters.next().map_or_else(String::new, |first| first.to_uppercase().chain(letters).collect())
 }
 
 /// Returns the mean of a row in microseconds, rounded down; `None` without figures. The first step is left out if there

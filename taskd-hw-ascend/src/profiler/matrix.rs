@@ -37,7 +37,7 @@ impl Link {
 /// Adds the sums over each link (`total`) of a step and operation to the rank's first communication of this operation
 /// and group that has none yet: the file does not distribute them over the single operators.
 ///
-/// Ranks in the file are positions in the group; a link whose group has no known members is counted as missing.
+/// Ranks in the file are positions in the group; a link of a group without known members is counted as missing.
 pub(super) fn read(reading: &mut Reading, file: File) -> Result<(), String> {
     let document: Document = json(file)?;
     let mut unknown = 0_u64;

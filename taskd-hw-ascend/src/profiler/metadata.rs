@@ -40,7 +40,8 @@ pub(super) fn read(reading: &mut Reading, file: File) -> Result<(), String> {
 
 /// Returns the number by which operators name a communicator: two polynomial hashes of its characters with 32 bits each,
 /// to the primes 29 and 131 (msprof-analyze, `double_hash`).
-pub(super) fn group_hash(communicator: &str) -> u64 {
+#[must_use]
+pub fn group_hash(communicator: &str) -> u64 {
     let hash = |prime: u32| communicator.chars().fold(0_u32, |h, c| h.wrapping_mul(prime).wrapping_add(u32::from(c)));
     u64::from(hash(29)) << 32 | u64::from(hash(131))
 }

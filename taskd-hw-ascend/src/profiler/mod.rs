@@ -23,6 +23,7 @@ mod step_trace;
 mod tests;
 
 pub use dirs::{RankDir, find};
+pub use metadata::group_hash;
 pub use step_trace::{ClusterRow, StepTimesRow, cluster_step_trace, read_step_trace};
 
 use std::collections::BTreeMap;

@@ -19,7 +19,7 @@ pub struct ClusterRow {
     pub step: String,
     /// Ranks of the line: one, or all of a pipeline stage.
     pub ranks: Vec<u32>,
-    /// True for a stage, whose values are the maxima over its ranks.
+    /// True for a stage; its values are the maxima over its ranks.
     pub is_stage: bool,
     /// Values in the order of the columns, in microseconds.
     pub values: Vec<f64>,

@@ -72,7 +72,7 @@ struct Names {
 impl Names {
     fn of(dumps: &[Dump], ranks: Option<u32>) -> Names {
         let listed = dumps.iter().flat_map(|dump| {
-            // An empty name is that of gloo, whose list of ranks belongs to another group.
+            // An empty name is that of gloo; its list of ranks belongs to another group.
             dump.groups.iter().filter(|(name, _)| !name.is_empty())
         });
         let mut members: BTreeMap<Arc<str>, Vec<u32>> = BTreeMap::new();
@@ -147,7 +147,7 @@ fn collectives(dump: &Dump, names: &Names) -> Vec<GroupPosition> {
     groups.into_iter().map(position).collect()
 }
 
-/// Completes positions whose records were evicted, from the status of the group.
+/// Completes positions with evicted records, from the status of the group.
 ///
 /// The status names only the number of the latest call. Its kind is taken from a member that still has the record. A
 /// position of which nothing is known is added to [`Translation::evicted`].

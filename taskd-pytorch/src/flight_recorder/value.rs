@@ -62,7 +62,7 @@ impl Values {
         pairs.iter().rfind(is_it).map(|(_, value)| *value)
     }
 
-    /// Returns the pairs of a dictionary whose keys are texts or whole numbers, with the key as text.
+    /// Returns the pairs of a dictionary with texts or whole numbers as keys, with the key as text.
     pub(super) fn pairs(&self, id: Option<Id>) -> impl Iterator<Item = (Arc<str>, Id)> + '_ {
         let pairs = match id.map(|id| self.get(id)) {
             Some(Value::Dict(pairs)) => &pairs[..],

@@ -12,7 +12,7 @@ use taskd_core::job::Rank;
 const NAMED_MAX: usize = 8;
 /// Maximum number of stack frames in a sentence: innermost first, without torch's own.
 const FRAMES_SHOWN: usize = 4;
-/// Maximum number of ranks whose stacks are shown.
+/// Maximum number of ranks for which stacks are shown.
 const STACKS_SHOWN: usize = 4;
 
 /// The result of [`evaluate`]. Its `Display` is the verdict in one sentence, followed by the evidence, one sentence a
@@ -49,7 +49,7 @@ impl fmt::Display for FlightVerdict {
 /// The dumps are taken as those of a hang: a call that has not completed counts as waiting, however short its age. The
 /// dumps of a job that proceeds may therefore yield a rank that is only behind.
 ///
-/// A call whose record was evicted from the ring is not missing: the status of its group shows that it was made. gloo
+/// A call with an evicted record is not missing: the status of its group shows that it was made. gloo
 /// leaves the state of all calls at `scheduled`, and records no sends or receives.
 #[must_use]
 pub fn evaluate(dumps: &[Dump], ranks: Option<u32>) -> FlightVerdict {

@@ -202,7 +202,7 @@ fn write_profile(root: &Path, rank: u32) -> Result<(), Failure> {
                 _ => ("hcom_allReduce__7", &tensor, &mut collectives),
             };
             let start = began + u64::from(number) * 400;
-            list.insert(format!("{name}_{number}_1@{}", hash(group)), json!({
+            list.insert(format!("{name}_{number}_1@{}", profiler::group_hash(group)), json!({
                 "Communication Time Info": {
                     "Start Timestamp(us)": start, "Elapse Time(ms)": 0.1, "Transit Time(ms)": random.next(0.05),
                     "Wait Time(ms)": random.next(0.05), "Synchronization Time(ms)": 0.0, "Idle Time(ms)": 0.0,
@@ -222,7 +222,7 @@ fn write_profile(root: &Path, rank: u32) -> Result<(), Failure> {
             })
         };
         let own = json!({format!("{local}-{local}"): link("LOCAL", 1.0), format!("{local}-{}", 1 - local): link("HCCS", 2.0)});
-        let total = json!({format!("allreduce-total@{}", hash(&tensor)): own});
+        let total = json!({format!("allreduce-total@{}", profiler::group_hash(&tensor)): own});
         links.insert(format!("step{step}"), json!({"collective": total, "p2p": {}}));
     }
     fs::write(output.join("step_trace_time.csv"), times)?;
@@ -230,12 +230,6 @@ fn write_profile(root: &Path, rank: u32) -> Result<(), Failure> {
     fs::write(output.join("communication.json"), Value::Object(operators).to_string())?;
     fs::write(output.join("communication_matrix.json"), Value::Object(links).to_string())?;
     Ok(())
-}
-
-/// The number by which operators name a communicator.
-fn hash(communicator: &str) -> u64 {
-    let hash = |prime: u32| communicator.bytes().fold(0_u32, |h, c| h.wrapping_mul(prime).wrapping_add(u32::from(c)));
-    u64::from(hash(29)) << 32 | u64::from(hash(131))
 }
 
 /// A sequence of numbers by seed.

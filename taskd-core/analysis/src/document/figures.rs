@@ -236,7 +236,7 @@ pub struct CriticalStep {
 /// A part of the critical path.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct CriticalSegment {
-    /// Rank whose event is on the path.
+    /// Rank of the event on the path.
     pub rank: u32,
     /// Name of the event; empty for a gap.
     pub name: String,

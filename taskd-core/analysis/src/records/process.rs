@@ -82,7 +82,7 @@ impl Process {
         }
     }
 
-    /// Closes a range whose end is unknown. A step without an end has no length, and is dropped.
+    /// Closes a range without a known end. A step without an end has no length, and is dropped.
     fn close(&mut self, open: Open, at: i64, to: &mut RankTrace, left_out: &mut u64) {
         self.unfinished += 1;
         if matches!(open.what, What::Event { .. }) {
@@ -183,7 +183,7 @@ const fn kind_of(kind: recorder::Kind) -> Kind {
     }
 }
 
-/// Returns the name of an event whose record has none.
+/// Returns the name of an event if its record has none.
 const fn kind_name(kind: recorder::Kind) -> &'static str {
     match kind {
         recorder::Kind::Step => "step",

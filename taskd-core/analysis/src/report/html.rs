@@ -6,7 +6,7 @@ use crate::document::{Analysis, Timeline, TimelineSpan};
 use serde::Serialize;
 use serde::ser::{SerializeSeq, Serializer};
 
-const PAGE: &str = include_str!("page/page.html");
+const PAGE: &str = concat!(include_str!("page/head.html"), include_str!("page/page.html"));
 const STYLE: &str = include_str!("page/page.css");
 
 /// Scripts of the page in the order in which they are joined: later ones use earlier ones.

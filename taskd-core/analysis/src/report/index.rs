@@ -27,7 +27,7 @@ pub struct RunEntry {
 }
 
 impl RunEntry {
-    /// Returns the entry of a document whose page is at this path, relative to the index.
+    /// Returns the entry of a document with its page at this path, relative to the index.
     #[must_use]
     pub fn new(path: &str, analysis: &Analysis) -> RunEntry {
         RunEntry {

@@ -38,6 +38,6 @@ use crate::document::Analysis;
 /// Returns the document as JSON: all figures that [`html`] shows.
 #[must_use]
 pub fn json(analysis: &Analysis) -> String {
-    // The document has no map with other keys than strings, and no type whose serialization fails.
+    // The document has no map with other keys than strings, and no type that fails to serialize.
     serde_json::to_string(analysis).unwrap_or_default()
 }

@@ -3,7 +3,7 @@
 use super::html::fill;
 use super::text::{content_hash, escape};
 
-const PAGE: &str = include_str!("page/static.html");
+const PAGE: &str = concat!(include_str!("page/head.html"), include_str!("page/static.html"));
 const STYLE: &str = include_str!("page/static.css");
 
 /// Class of a column of numbers.

@@ -165,7 +165,7 @@ impl Program<'_> {
         self.job.kernel_ns * 3 * u64::from(self.job.kernels) * u64::from(self.job.micro_batches)
     }
 
-    /// A duration with noise: the sum of three uniform numbers, whose standard deviation is the job's jitter.
+    /// A duration with noise: the sum of three uniform numbers, with the job's jitter as its standard deviation.
     fn jittered(&mut self, nanos: u64) -> u64 {
         let sum: f64 = (0..3).map(|_| self.random.random_range(-1.0..1.0)).sum();
         scaled(nanos, 1.0 + f64::from(self.job.jitter_permille) / 1000.0 * sum)

@@ -2,7 +2,7 @@
 
 use super::{Cause, SlowRank, VerdictRule, blame, evidence, series};
 use crate::document::{Analysis, Blame};
-use crate::tables::{column, float, mean, median};
+use crate::tables::{capitalized, column, float, mean, median};
 use std::collections::BTreeMap;
 
 impl Cause {
@@ -168,9 +168,4 @@ fn slower_job(analysis: &Analysis, rule: &VerdictRule) -> Option<String> {
          ranks use.",
         onset.level * 100.0
     ))
-}
-
-fn capitalized(text: &str) -> String {
-    let mut letters = text.chars();
-    letters.next().map_or_else(String::new, |first| first.to_uppercase().chain(letters).collect())
 }

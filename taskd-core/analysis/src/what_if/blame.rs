@@ -1,4 +1,4 @@
-//! Stragglers: the workers whose excess is large, lasting, and clear of the noise.
+//! Stragglers: the workers with an excess that is large, lasting, and clear of the noise.
 
 use super::excess::Excess;
 use super::model::Model;

@@ -40,7 +40,7 @@ const STAGES_EXACT_MAX: usize = 128;
 /// Smallest mean length of a worker's micro-batches, in standard errors, that is a lasting difference.
 const LASTING_MIN: f64 = 3.0;
 
-/// Smallest number of a class's operations in a step whose median is the excess of that step.
+/// Smallest number of a class's operations in a step for which the median is the excess of that step.
 const STEP_OPERATIONS_MIN: usize = 8;
 
 /// Returns true for an operation that is compared with peers.

@@ -6,6 +6,7 @@ use super::published::{self, Published, microseconds};
 use super::scenarios::{Base, Cause, CauseKind};
 use super::statistics;
 use crate::document::{Blame, EvidenceItem, Verdict, WhatIf};
+use crate::tables::capitalized;
 
 /// Smallest gain for which a cause is named in the verdict.
 pub const GAIN_NAMED_MIN: f64 = 0.05;
@@ -19,7 +20,7 @@ pub struct Findings {
     pub what_if: WhatIf,
     /// The workers at fault, the largest effect on the job first.
     pub stragglers: Vec<Straggler>,
-    /// Number of workers with an excess whose effect on the job was not computed because of
+    /// Number of workers with an excess for which the effect on the job was not computed because of
     /// [`WORKERS_MAX`](super::WORKERS_MAX).
     pub left_out: usize,
     /// Figures by the definitions of the paper.
@@ -180,9 +181,4 @@ fn confidence(significance: f64) -> u16 {
     #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "between 0 and 999")]
     let permille = (1000.0 * square / (square + 4.0)).clamp(0.0, 999.0) as u16;
     permille
-}
-
-fn capitalized(words: &str) -> String {
-    let mut letters = words.chars();
-    letters.next().map_or_else(String::new, |first| first.to_uppercase().chain(letters).collect())
 }

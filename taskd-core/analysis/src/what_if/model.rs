@@ -65,7 +65,7 @@ pub enum ModelError {
 /// Counts of what the model could not take as recorded.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ModelCounts {
-    /// Sends and receives whose other side is missing: the transfer starts when they start.
+    /// Sends and receives without the other side: the transfer starts when they start.
     pub unpaired: u64,
     /// Sends and receives without the pass that they belong to.
     pub unmatched: u64,

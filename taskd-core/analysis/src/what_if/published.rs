@@ -126,7 +126,7 @@ fn largest(model: &Model, ideal: &[f64], dimension: &dyn Fn(&Op) -> u32) -> (Vec
     (values.into_iter().map(|(value, _)| value).collect(), left_out)
 }
 
-/// S_w of each worker whose data-parallel rank and stage were replayed; of equal ones, the lower rank first.
+/// S_w of each worker of the replayed data-parallel ranks and stages; of equal ones, the lower rank first.
 fn workers(model: &Model, data_ranks: &[(u32, f64)], stages: &[(u32, f64)]) -> Vec<(Worker, f64)> {
     let find = |values: &[(u32, f64)], value: u32| values.iter().find(|(known, _)| *known == value).map(|(_, s)| *s);
     let mut workers: Vec<(Worker, f64)> = model

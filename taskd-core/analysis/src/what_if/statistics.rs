@@ -1,5 +1,7 @@
 //! Mean, median, and the spread of a series.
 
+pub(super) use crate::tables::median_in_place as median;
+
 /// Median of the absolute deviations of a normal distribution, times this, is its standard deviation.
 pub(super) const NORMAL: f64 = 1.482_602_218_505_602;
 
@@ -19,22 +21,6 @@ pub(super) fn significant_mean(values: &[f64], errors: f64) -> f64 {
 #[allow(clippy::cast_precision_loss, reason = "counts are below 2^52")]
 pub(super) const fn count(count: usize) -> f64 {
     count as f64
-}
-
-/// Returns the median: of an even number of values, the mean of the two in the middle. The values change their order.
-pub(super) fn median(values: &mut [f64]) -> Option<f64> {
-    let middle = values.len() / 2;
-    if values.is_empty() {
-        return None;
-    }
-    let is_even = values.len().is_multiple_of(2);
-    let (below, upper, _) = values.select_nth_unstable_by(middle, f64::total_cmp);
-    let upper = *upper;
-    if !is_even {
-        return Some(upper);
-    }
-    let lower = below.iter().copied().fold(f64::MIN, f64::max);
-    Some(f64::midpoint(lower, upper))
 }
 
 /// Returns the median of sorted values without the one at `index`, of two in the middle the lower; `None` if there is no

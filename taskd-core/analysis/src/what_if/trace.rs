@@ -135,7 +135,7 @@ struct Walk<'a> {
     span: &'a StepSpan,
     communications: Vec<&'a Event>,
     cuts: Vec<(i64, Cut)>,
-    /// Operations of the segments, whose class depends on their number.
+    /// Operations of the segments; the class depends on their number.
     segments: Vec<u32>,
     inputs: Vec<u32>,
 }
@@ -159,7 +159,7 @@ impl<'a> Walk<'a> {
         let mut cuts = Vec::new();
         for (number, event) in communications.iter().enumerate() {
             cuts.push((event.start_ns, Cut::Launch { communication: number }));
-            // A rank does not wait for a communication without length, whose end would be cut before its launch.
+            // A rank does not wait for a communication without length: its end would be cut before its launch.
             if event.duration_ns > 0
                 && let Some(idle_since) = idle_since(&busy, event.end_ns(), (span.start_ns, end))
             {

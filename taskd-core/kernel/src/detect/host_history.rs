@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// Maximum number of hosts of a history. One more replaces the host whose last incident is the oldest, which is
+/// Maximum number of hosts of a history. One more replaces the host with the oldest last incident, which is
 /// counted.
 pub const HOSTS_MAX: usize = 4096;
 

@@ -37,7 +37,7 @@ pub const REPORTED_MAX: usize = 4096;
 /// # Lines
 /// The detector searches the text of errors that are reported about a process ([`Signal::Error`]), that a process has
 /// recorded before its end ([`Signal::FailureRecorded`]), and that are known of an ended process: its error report, or,
-/// without one, the end of its standard error. Of several known lines of one failure, the one whose entry comes first
+/// without one, the end of its standard error. Of several known lines of one failure, the one with the first entry
 /// in the table decides: the built-in table lists causes before consequences.
 ///
 /// # Findings
@@ -77,7 +77,7 @@ pub struct LogCounts {
 }
 
 /// A failure or an error, as the detector looks at it.
-struct Told<'a> {
+struct Report<'a> {
     about: &'a Domain,
     incarnation: Option<Incarnation>,
     error: Option<&'a ErrorReport>,
@@ -105,8 +105,8 @@ impl LogPatternDetector {
         self.state.counts
     }
 
-    fn told(&mut self, told: &Told<'_>, view: &View, out: &mut Findings) {
-        let Some((known, line)) = decisive(&self.table, told, &mut self.state.counts) else { return };
+    fn report(&mut self, report: &Report<'_>, view: &View, out: &mut Findings) {
+        let Some((known, line)) = decisive(&self.table, report, &mut self.state.counts) else { return };
         let state = &mut self.state;
         if state.generation != view.world.generation() {
             state.generation = view.world.generation();
@@ -116,7 +116,7 @@ impl LogPatternDetector {
             state.counts.unreported = state.counts.unreported.saturating_add(1);
             return;
         }
-        if !state.reported.insert((told.about.clone(), told.incarnation, known.pattern.id.clone())) {
+        if !state.reported.insert((report.about.clone(), report.incarnation, known.pattern.id.clone())) {
             return;
         }
         let evidence = [
@@ -124,21 +124,21 @@ impl LogPatternDetector {
             Evidence::text("log_advice", known.pattern.advice.clone()),
         ];
         let evidence = evidence.into_iter().filter(|evidence| !evidence.text.is_empty());
-        match suspect(&known, told, view) {
+        match suspect(&known, report, view) {
             Some(suspect) => {
                 let of = view.proc_of(&suspect.domain).map(|proc| proc.incarnation);
                 let fault = Fault::new(NAME, view.now, suspect).with_incarnation(of);
-                let fault = fault.with_error(told.error.cloned().map(Box::new));
+                let fault = fault.with_error(report.error.cloned().map(Box::new));
                 out.blame(evidence.fold(fault, Fault::with_evidence));
             }
-            None => evidence.for_each(|evidence| out.note(told.about.clone(), evidence)),
+            None => evidence.for_each(|evidence| out.note(report.about.clone(), evidence)),
         }
     }
 }
 
 /// Returns the known line that decides, with its entry.
-fn decisive<'a>(table: &'a LogTable, told: &Told<'_>, counts: &mut LogCounts) -> Option<(Known<'a>, String)> {
-    let text = told.error.map_or(told.stderr_tail, |error| error.text.as_str());
+fn decisive<'a>(table: &'a LogTable, report: &Report<'_>, counts: &mut LogCounts) -> Option<(Known<'a>, String)> {
+    let text = report.error.map_or(report.stderr_tail, |error| error.text.as_str());
     let lines: Vec<&str> = text.split(['\n', '\r']).filter(|line| !line.trim().is_empty()).collect();
     let skipped = lines.len().saturating_sub(LINES_MAX);
     counts.skipped = counts.skipped.saturating_add(skipped as u64);
@@ -165,29 +165,31 @@ fn beginning(line: &str) -> &str {
 }
 
 /// Returns the suspect that a known line shows; `None` if the line is only noted.
-fn suspect(known: &Known<'_>, told: &Told<'_>, view: &View) -> Option<Suspect> {
+fn suspect(known: &Known<'_>, report: &Report<'_>, view: &View) -> Option<Suspect> {
     let pattern = known.pattern;
-    let is_consequence = told.error.is_some_and(|error| error.follow_up);
+    let is_consequence = report.error.is_some_and(|error| error.follow_up);
     let victim = || {
-        let suspect = Suspect::victim(told.about.clone(), FaultClass::Exit, Damage::PROCESS_GONE);
-        told.has_failed.then_some(suspect)
+        let suspect = Suspect::victim(report.about.clone(), FaultClass::Exit, Damage::PROCESS_GONE);
+        report.has_failed.then_some(suspect)
     };
     let domain = match pattern.blame {
         Blame::Unknown => return None,
         Blame::Peer => return victim(),
         Blame::Named => {
             let named = known.rank.map(Rank).filter(|rank| view.world.members().contains_key(rank));
-            match named.map(|rank| Domain::Process(Role::Rank(rank))).filter(|named| named != told.about) {
+            match named.map(|rank| Domain::Process(Role::Rank(rank))).filter(|named| named != report.about) {
                 Some(named) if view.proc_of(&named).is_some_and(|proc| !proc.phase.is_over()) => named,
                 _ => return victim(), // the failure of that rank is reported by other detectors
             }
         }
         _ if is_consequence => return victim(),
-        Blame::Reporter => told.about.clone(),
-        Blame::Device => told.about_rank().and_then(|rank| view.device_of(rank)).unwrap_or_else(|| told.about.clone()),
-        Blame::Host => Domain::Node(view.node_of(told.about)?.clone()),
+        Blame::Reporter => report.about.clone(),
+        Blame::Device => {
+            report.about_rank().and_then(|rank| view.device_of(rank)).unwrap_or_else(|| report.about.clone())
+        }
+        Blame::Host => Domain::Node(view.node_of(report.about)?.clone()),
     };
-    if !told.has_failed && !pattern.live {
+    if !report.has_failed && !pattern.live {
         return None;
     }
     let damage = match pattern.blame {
@@ -197,7 +199,7 @@ fn suspect(known: &Known<'_>, told: &Told<'_>, view: &View) -> Option<Suspect> {
     Some(Suspect::new(domain, known.class.clone(), damage, pattern.confidence_permille))
 }
 
-impl Told<'_> {
+impl Report<'_> {
     fn about_rank(&self) -> Option<Rank> {
         match self.about {
             Domain::Process(role) => role.rank(),
@@ -232,7 +234,7 @@ impl FaultDetector for LogPatternDetector {
         }
         let known = view.proc_of(&o.about).map(|proc| proc.incarnation);
         let incarnation = o.incarnation.or(known);
-        self.told(&Told { about: &o.about, incarnation, error, stderr_tail, has_failed }, view, out);
+        self.report(&Report { about: &o.about, incarnation, error, stderr_tail, has_failed }, view, out);
     }
 
     fn snapshot(&self) -> Option<Bytes> {

@@ -1,4 +1,4 @@
-//! Numerical faults: a loss or gradient norm that is not finite, loss spikes, and replicas whose state differs.
+//! Numerical faults: a loss or gradient norm that is not finite, loss spikes, and replicas with different states.
 //!
 //! It computes no checksum and reads no tensor: ranks report figures, and the kernel compares their checksums.
 

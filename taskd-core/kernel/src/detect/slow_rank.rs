@@ -8,11 +8,11 @@ mod normal;
 mod watch;
 
 use super::{FaultClass, FaultDetector, Findings, saved};
-use crate::job::{Domain, Generation, Incarnation, Name, Rank, Role};
+use crate::job::{Domain, Name, Rank, Role};
 use crate::state::View;
 use crate::trace::{DecodeError, Observation, Signal, StepTimes};
 use bytes::Bytes;
-use gathering::{Gathering, Sample};
+use gathering::{Admission, Era, Gathering, Sample};
 use normal::learn;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -64,8 +64,7 @@ pub struct SlowRankDetector {
 
 #[derive(Debug, Default, Serialize, Deserialize)]
 struct State {
-    generation: Generation,
-    incarnations: BTreeMap<u32, Incarnation>,
+    era: Era,
     gathering: Gathering<Sample>,
     warm_up: u32,
     /// Steps from which the usual times are learned, with each rank's times; empty once the usual times are known.
@@ -105,15 +104,12 @@ impl SlowRankDetector {
 
     /// Handles a rank's completed step.
     fn completed(&mut self, rank: Rank, o: &Observation, times: &StepTimes, view: &View, out: &mut Findings) {
-        let Some(proc) = view.proc(&Role::Rank(rank)) else { return };
-        if o.incarnation.is_some_and(|told| told != proc.incarnation) || !view.world.members().contains_key(&rank) {
-            return;
-        }
-        let (generation, incarnation) = (view.world.generation(), proc.incarnation);
-        let known = self.state.incarnations.insert(rank.0, incarnation);
-        if generation != self.state.generation || known.is_some_and(|known| known != incarnation) {
-            self.state = State { generation, ..State::default() };
-            self.state.incarnations.insert(rank.0, incarnation);
+        match self.state.era.admit(rank, o, view) {
+            Admission::Ignored => return,
+            Admission::Same => {}
+            Admission::New => {
+                self.state = State { era: std::mem::take(&mut self.state.era), ..State::default() };
+            }
         }
         self.state.gathering.add(rank.0, times.step, Sample::of(times, o.at.min(view.now)));
         while let Some((number, samples)) = self.state.gathering.next_whole(view) {

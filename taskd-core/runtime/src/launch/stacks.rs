@@ -8,6 +8,7 @@ use crate::trace::{Probe, ProbeResult};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde::Deserialize;
 use std::collections::BTreeMap;
+use std::ffi::OsStr;
 use std::fmt::Write as _;
 use std::fs;
 use std::io::Read;
@@ -82,10 +83,16 @@ fn program() -> Option<PathBuf> {
     if let Some(named) = std::env::var_os(PY_SPY) {
         return Some(PathBuf::from(named));
     }
+    program_in(&std::env::var_os("PATH")?)
+}
+
+/// Finds py-spy in the directories of a search path. A relative one is left out: it may be another user's.
+fn program_in(path: &OsStr) -> Option<PathBuf> {
     let is_program = |path: &PathBuf| {
         fs::metadata(path).is_ok_and(|found| found.is_file() && found.permissions().mode() & 0o111 != 0)
     };
-    std::env::split_paths(&std::env::var_os("PATH")?).map(|dir| dir.join("py-spy")).find(is_program)
+    let dirs = std::env::split_paths(path).filter(|dir| dir.is_absolute());
+    dirs.map(|dir| dir.join("py-spy")).find(is_program)
 }
 
 /// Reads the Python stacks with py-spy. The error is its own reason, in one line.
@@ -105,8 +112,8 @@ fn py_spy(program: &Path, pid: i32) -> Result<String, String> {
         Err(_) => {
             let mut text = String::new();
             let error = child.stderr.take().map(|error| error.take(512).read_to_string(&mut text));
-            let said = text.lines().find(|line| !line.trim().is_empty()).unwrap_or("it gave no stack");
-            return Err(if error.is_some() { said.trim().to_owned() } else { "it gave no stack".to_owned() });
+            let reason = text.lines().find(|line| !line.trim().is_empty()).filter(|_| error.is_some());
+            return Err(reason.unwrap_or("it gave no stack").trim().to_owned());
         }
     };
     Ok(described(&threads))

@@ -63,7 +63,7 @@ impl Exact {
         }
     }
 
-    /// Returns the breakdown, and the number of kernels whose names were not kept.
+    /// Returns the breakdown, and the number of kernels without a kept name.
     pub(super) fn finish(mut self, rank: u32) -> (RankBreakdown, u64) {
         let [compute, communication, memory, other] =
             [self.compute, self.communication, self.memory, self.other].map(Intervals::finish);

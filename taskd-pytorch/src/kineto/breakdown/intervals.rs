@@ -78,8 +78,9 @@ pub(super) fn length(intervals: &[(i64, i64)]) -> i64 {
     intervals.iter().map(|(start, end)| end - start).sum()
 }
 
-/// Returns the time in each status: the sum of the numbers of the labels whose intervals run. The intervals of one label
-/// are disjoint; an interval that ends before it starts counts negatively, as HTA counts it. Times of zero are omitted.
+/// Returns the time in each status: the sum of the numbers of the labels with a running interval. The intervals of one
+/// label are disjoint; an interval that ends before it starts counts negatively, as HTA counts it. Times of zero are
+/// omitted.
 pub(super) fn running(types: &[(Label, &[(i64, i64)])]) -> Vec<(i64, i64)> {
     let mut changes: Vec<(i64, i64)> = Vec::new();
     for (label, intervals) in types {

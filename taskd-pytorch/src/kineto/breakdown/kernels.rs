@@ -57,7 +57,7 @@ pub(super) struct Kernels {
     rows: Vec<(Class, Box<[u8]>, Durations)>,
     /// Numbers of the names with this hash.
     numbers: BTreeMap<u64, Vec<u32>>,
-    /// Number of kernels whose name was not kept.
+    /// Number of kernels without a kept name.
     pub(super) beyond: u64,
 }
 

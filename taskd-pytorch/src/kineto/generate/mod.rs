@@ -38,7 +38,7 @@ impl Default for Plan {
 }
 
 impl Plan {
-    /// Returns a plan whose file has about this size, with eight steps.
+    /// Returns a plan of a file of about this size, with eight steps.
     #[must_use]
     pub fn with_bytes(self, bytes: u64) -> Self {
         let steps = 8;

@@ -153,7 +153,7 @@ fn number(cursor: &mut Cursor<'_>) -> Result<Option<u64>, Stop> {
     Ok(cursor.scalar()?.and_then(decimal::integer).and_then(|number| u64::try_from(number).ok()))
 }
 
-/// Returns the ranks in a list such as `[0, 1]`. PyTorch shortens long lists to `[0, 1, ...]`, whose members are unknown.
+/// Returns the ranks in a list such as `[0, 1]`. PyTorch shortens long lists to `[0, 1, ...]`: their members are unknown.
 fn rank_list(text: &str) -> Vec<u32> {
     let inner = text.trim().trim_start_matches('[').trim_end_matches(']');
     let ranks: Result<Vec<u32>, _> = inner.split(',').map(|rank| rank.trim().parse()).collect();

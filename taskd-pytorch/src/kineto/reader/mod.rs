@@ -85,7 +85,7 @@ fn combine(parts: Vec<Part<Collected>>, title: String) -> Trace {
 /// Process and thread of an event, as the file has them.
 type Thread = (Box<[u8]>, Box<[u8]>);
 
-/// A begin event whose end was not yet read.
+/// A begin event before its end was read.
 struct Open {
     category: Category,
     name: Box<str>,

@@ -296,7 +296,7 @@ impl Channel {
     }
 
     /// Tests the values of a step, which are in `scratch.values`, in milliseconds. `waits` is the additional figure of
-    /// each rank. Returns the units whose state has changed in `changes`.
+    /// each rank. Returns the units with a changed state in `changes`.
     pub(super) fn test(
         &mut self,
         step: u64,

@@ -3,9 +3,9 @@
 use super::engine::{FailSlow, Row, SERIES, Series};
 use super::layout::{Layout, Members, Place};
 use super::verdict::{Change, Component, Verdict};
-use crate::detect::slow_rank::gathering::Gathering;
+use crate::detect::slow_rank::gathering::{Admission, Era, Gathering};
 use crate::detect::{Damage, Evidence, Fault, FaultClass, FaultDetector, Findings, Health, Suspect, saved};
-use crate::job::{Domain, Generation, GroupId, GroupKind, Incarnation, JobTime, Name, NodeId, Rank, Role};
+use crate::job::{Domain, GroupId, GroupKind, JobTime, Name, NodeId, Rank, Role};
 use crate::state::View;
 use crate::trace::{DecodeError, Observation, Signal, StepTimes};
 use bytes::Bytes;
@@ -15,7 +15,7 @@ use std::time::Duration;
 
 const NAME: Name = Name::new("fail-slow");
 const SNAPSHOT_VERSION: u8 = 1;
-/// Maximum number of latest steps whose begin is known. The onset of an older slow-down is the oldest known begin.
+/// Maximum number of latest steps with a known begin. The onset of an older slow-down is the oldest known begin.
 const BEGINS_MAX: usize = 512;
 const MS_PER_NS: f64 = 1e-6;
 
@@ -47,8 +47,7 @@ pub struct FailSlowDetector {
 
 #[derive(Debug, Default, Serialize, Deserialize)]
 struct State {
-    generation: Generation,
-    incarnations: BTreeMap<u32, Incarnation>,
+    era: Era,
     gathering: Gathering<Sample>,
     job: Option<Job>,
 }
@@ -81,15 +80,12 @@ impl FailSlowDetector {
 
     /// Handles a rank's completed step.
     fn completed(&mut self, rank: Rank, o: &Observation, times: &StepTimes, view: &View, out: &mut Findings) {
-        let Some(proc) = view.proc(&Role::Rank(rank)) else { return };
-        if o.incarnation.is_some_and(|named| named != proc.incarnation) || !view.world.members().contains_key(&rank) {
-            return;
-        }
-        let (generation, incarnation) = (view.world.generation(), proc.incarnation);
-        let known = self.state.incarnations.insert(rank.0, incarnation);
-        if generation != self.state.generation || known.is_some_and(|known| known != incarnation) {
-            self.state = State { generation, ..State::default() };
-            self.state.incarnations.insert(rank.0, incarnation);
+        match self.state.era.admit(rank, o, view) {
+            Admission::Ignored => return,
+            Admission::Same => {}
+            Admission::New => {
+                self.state = State { era: std::mem::take(&mut self.state.era), ..State::default() };
+            }
         }
         let is_split = view.world.groups().keys().any(|group| group.kind != GroupKind::Dp);
         self.state.gathering.add(rank.0, times.step, Sample::of(times, o.at.min(view.now), is_split));

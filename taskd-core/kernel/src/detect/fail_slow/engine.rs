@@ -66,7 +66,7 @@ pub(super) struct Active {
 /// Feed it one row of figures for each rank and step. The first [`WARM_UP_STEPS`] steps are ignored; the next 20 are
 /// used to learn the usual values of each rank. From then on each value is split into the effects of the job, of the
 /// peers of the same role, of the replica and of the rank (median polish), and each effect is tested for an upward
-/// shift (robust CUSUM). A rank whose score reaches its threshold is examined: the shift must be large enough, other
+/// shift (robust CUSUM). A rank is examined when its score reaches its threshold: the shift must be large enough, other
 /// ranks must wait for it, and the set of suspicious ranks decides if the rank, its host, its stage, its group or
 /// no component is named.
 ///
@@ -225,7 +225,7 @@ impl FailSlow {
         }
     }
 
-    /// Handles a unit whose score is at the threshold.
+    /// Handles a unit with a score at the threshold.
     fn examine(&mut self, at: usize, level: Level, unit: usize, rows: &[Row], found: &mut Vec<Change>) {
         let channel = &self.channels[at];
         let limits = channel.limits(level);

@@ -209,7 +209,7 @@ impl Context<'_> {
         self.verdict(Component::Rank(narrow(rank)), of_rank, vec![narrow(rank)], run, vec![narrow(rank)])
     }
 
-    /// Names the group whose members all have longer transfers.
+    /// Names the group in which all members have longer transfers.
     fn transfer(&self, rank: usize, run: &Run) -> Explanation {
         if !self.is_large(rank, run) {
             return Explanation::None;

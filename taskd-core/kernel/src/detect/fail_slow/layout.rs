@@ -203,8 +203,8 @@ impl Layout {
         *self == Layout::new(self.places.clone(), self.groups.clone())
     }
 
-    /// Returns true if effects that all ranks of a replica share, such as long sequences, are told from effects of a
-    /// single rank.
+    /// Returns true if effects that all ranks of a replica share, such as long sequences, are distinguished from effects
+    /// of a single rank.
     pub(super) fn has_replicas(&self) -> bool {
         self.replicas.count() > 1 && self.replicas.smallest() >= PEERS_MIN
     }

@@ -1,4 +1,4 @@
-//! Finds units whose figure has shifted upwards and stayed there: a bank of CUSUM tests for each unit.
+//! Finds units with a figure that has shifted upwards and stayed there: a bank of CUSUM tests for each unit.
 //!
 //! This module knows nothing about ranks, hosts or causes.
 //!
@@ -199,7 +199,7 @@ impl Track {
         if highest >= limits.threshold { Change::Shifted } else { Change::None }
     }
 
-    /// Returns the values since the onset, according to the largest shift whose score is at the threshold, and true if
+    /// Returns the values since the onset, according to the largest shift with a score at the threshold, and true if
     /// this is the smallest shift of all.
     pub(super) fn run(&self, at: usize, limits: &Limits) -> Option<(Run, bool)> {
         let unit = self.units.get(at)?;

@@ -43,7 +43,7 @@ impl HangDetector {
             || blocked.min(culprit.since) >= self.missing_after * BLOCKED_PERCENT / 100 && !blocked.is_zero()
     }
 
-    /// Blames the causes found, and withdraws blames whose cause was not found again.
+    /// Blames the causes found, and withdraws blames if their cause was not found again.
     pub(super) fn blame(&mut self, verdict: HangVerdict, at: JobTime, view: &View, out: &mut Findings) {
         let culprits: Vec<Culprit> = verdict.culprits.into_iter().filter(|culprit| self.is_due(culprit)).collect();
         let dispute = verdict.dispute.filter(|_| culprits.is_empty());

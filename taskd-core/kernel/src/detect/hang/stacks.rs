@@ -9,7 +9,7 @@ use crate::trace::{ProbeReply, ProbeResult};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Maximum number of ranks whose stacks are requested for one blame.
+/// Maximum number of ranks for which stacks are requested for one blame.
 pub(super) const STACKS_MAX: usize = 4;
 /// Maximum length of a stack in the evidence, in characters. A longer one is cut.
 const STACK_CHARS_MAX: usize = 4_000;

@@ -1,4 +1,4 @@
-//! A detector whose faults carry the history of the suspect's host.
+//! A detector that adds to its faults the history of the suspect's host.
 
 use super::HostHistory;
 use crate::detect::{FaultDetector, Finding, Findings};

@@ -38,7 +38,7 @@ pub enum Blame {
     Host,
     /// A peer of the process that reports the line, which is a victim. The line does not identify the peer.
     Peer,
-    /// The rank whose number the line contains, at `{rank}` in the pattern. The process that reports the line is a
+    /// The rank with the number in the line, at `{rank}` in the pattern. The process that reports the line is a
     /// victim.
     Named,
     /// The line does not show where the cause lies, for example because a file system is shared.

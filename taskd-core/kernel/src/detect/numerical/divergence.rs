@@ -1,4 +1,4 @@
-//! Replicas whose checksums part: which ranks of a process group differ from the majority at equal step.
+//! Replicas with checksums that differ: which ranks of a process group differ from the majority at equal step.
 //!
 //! It computes no checksum, and judges no rank of a group that has not been equal before.
 
@@ -12,10 +12,10 @@ use std::collections::{BTreeMap, BTreeSet};
 /// Name of the evidence that replicas have different state.
 pub(super) const DIVERGED: Name = Name::new("replica_checksums");
 
-/// Confidence for a rank whose state differs from that of a strict majority of its replicas.
+/// Confidence for a rank with another state than that of a strict majority of its replicas.
 const MINORITY_PERMILLE: u16 = 900;
 
-/// Damage of a rank whose parameters or optimizer state are wrong. Its device or its memory may be the reason.
+/// Damage of a rank with wrong parameters or optimizer state. Its device or its memory may be the reason.
 const CORRUPTED: Damage =
     Damage { process: Health::Healthy, state: Health::Faulty, device: Health::Unknown, program: Health::Unknown };
 

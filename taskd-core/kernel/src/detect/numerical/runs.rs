@@ -14,7 +14,7 @@ use std::collections::BTreeMap;
 /// Number of rounds in a row as usual after which a fault is withdrawn.
 const CLEAR_ROUNDS: u32 = 16;
 
-/// Minimum number of ranks in a round for a comparison: of two, neither can be told apart.
+/// Minimum number of ranks in a round for a comparison: of two, neither is in the majority.
 const COMPARED_RANKS_MIN: usize = 3;
 
 /// The part of the ranks, as 1 / n, that may have such a value in the same round while one rank is blamed for having
@@ -27,10 +27,10 @@ const NOTE_ROUNDS: u64 = 64;
 /// Maximum number of ranks that a text names.
 const NAMED_MAX: usize = 4;
 
-/// Confidence for the only rank whose values are not as usual: its device, its memory or its data may be the reason.
+/// Confidence for the only rank with unusual values: its device, its memory or its data may be the reason.
 const ALONE_PERMILLE: u16 = 700;
 
-/// Damage of ranks whose values are not as usual: they train. Checksums watch their state.
+/// Damage of ranks with unusual values: they train. Checksums watch their state.
 const TRAINS: Damage =
     Damage { process: Health::Healthy, state: Health::Healthy, device: Health::Unknown, program: Health::Unknown };
 

@@ -106,8 +106,8 @@ pub struct OperationTime {
 
 /// Counts for each rank in how many collectives it was late, by rank. Ranks that were never late are absent.
 ///
-/// Point-to-point operations (`send` or `receive` in the name) are left out, and groups whose operations do not all
-/// have the same number of ranks.
+/// Point-to-point operations (`send` or `receive` in the name) are left out, and groups in which the operations do not
+/// all have the same number of ranks.
 #[must_use]
 pub fn votes(operations: &[OperationTime]) -> BTreeMap<u32, u64> {
     let mut groups: BTreeMap<&str, BTreeMap<&str, Vec<&OperationTime>>> = BTreeMap::new();

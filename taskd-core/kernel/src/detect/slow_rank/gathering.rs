@@ -2,9 +2,9 @@
 //!
 //! This module compares nothing.
 
-use crate::job::{JobTime, Rank, Role};
+use crate::job::{Generation, Incarnation, JobTime, Rank, Role};
 use crate::state::{Phase, View};
-use crate::trace::StepTimes;
+use crate::trace::{Observation, StepTimes};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -44,6 +44,42 @@ impl Sample {
 #[allow(clippy::cast_precision_loss, reason = "of times in nanoseconds only the first digits matter")]
 fn float(nanos: u64) -> f64 {
     nanos as f64
+}
+
+/// Generation of the world and incarnations of the ranks to which the gathered steps belong.
+#[derive(Debug, Default, Serialize, Deserialize)]
+pub(in crate::detect) struct Era {
+    generation: Generation,
+    incarnations: BTreeMap<u32, Incarnation>,
+}
+
+/// Result of [`Era::admit`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::detect) enum Admission {
+    /// The step is of another process than the current one of the rank, or of a rank outside of the world.
+    Ignored,
+    /// The step belongs to the same world and processes as those before.
+    Same,
+    /// The step is the first one of another world, or of a restarted rank: what was gathered before does not count.
+    New,
+}
+
+impl Era {
+    /// Decides whether a step of a rank counts.
+    pub(in crate::detect) fn admit(&mut self, rank: Rank, o: &Observation, view: &View) -> Admission {
+        let Some(proc) = view.proc(&Role::Rank(rank)) else { return Admission::Ignored };
+        let is_of_another = o.incarnation.is_some_and(|incarnation| incarnation != proc.incarnation);
+        if is_of_another || !view.world.members().contains_key(&rank) {
+            return Admission::Ignored;
+        }
+        let (generation, incarnation) = (view.world.generation(), proc.incarnation);
+        let known = self.incarnations.insert(rank.0, incarnation);
+        if generation == self.generation && known.is_none_or(|known| known == incarnation) {
+            return Admission::Same;
+        }
+        *self = Era { generation, incarnations: [(rank.0, incarnation)].into() };
+        Admission::New
+    }
 }
 
 /// Steps that some ranks have not reported yet.

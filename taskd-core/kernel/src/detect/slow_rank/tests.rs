@@ -1,6 +1,7 @@
 use super::*;
 use crate::detect::fixture::{Scene, fault, rank_domain};
 use crate::detect::{Fault, Finding, Health};
+use crate::job::Incarnation;
 use crate::job::NodeId;
 
 const MS: u64 = 1_000_000;

@@ -64,6 +64,18 @@ fn script(dir: &Path, text: &str) -> PathBuf {
 }
 
 #[test]
+fn py_spy_is_found_in_absolute_directories_only() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = script(dir.path(), "");
+    let search = |dirs: &[&Path]| program_in(&std::env::join_paths(dirs).unwrap());
+    assert_eq!(search(&[Path::new("/nowhere"), dir.path()]), Some(path));
+    let up = "../".repeat(std::env::current_dir().unwrap().components().count());
+    let relative = Path::new(&up).join(dir.path().strip_prefix("/").unwrap());
+    assert!(relative.join("py-spy").is_file());
+    assert_eq!(search(&[&relative, Path::new("")]), None);
+}
+
+#[test]
 fn a_py_spy_that_fails_or_hangs_is_an_error_in_one_line() {
     let dir = tempfile::tempdir().unwrap();
     let denied = script(dir.path(), "#!/bin/sh\necho 'Permission Denied: Try again with sudo' >&2\nexit 1\n");

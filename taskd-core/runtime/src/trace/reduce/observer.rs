@@ -132,8 +132,8 @@ impl Followed {
         let mut lost = 0;
         for record in batch.records.iter().filter(|record| matches!(record.kind, Kind::User(_))) {
             let Event::Counter { value } = record.event else { continue };
-            let told = batch.names.get(record.name);
-            let Some(name) = TRAINING_METRICS.into_iter().find(|name| *name == *told) else { continue };
+            let text = batch.names.get(record.name);
+            let Some(name) = TRAINING_METRICS.into_iter().find(|name| *name == *text) else { continue };
             if self.metrics.len() < METRICS_MAX {
                 self.metrics.push((record.unix_nanos, Signal::Metric { name, value }));
             } else {

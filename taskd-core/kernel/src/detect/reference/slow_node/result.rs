@@ -18,9 +18,9 @@ pub struct NodeResult {
     pub node_rank: String,
     /// Ranks that compute slowly.
     pub slow_calculate_ranks: Vec<u32>,
-    /// Groups of ranks whose communication is slow.
+    /// Groups of ranks with slow communication.
     pub slow_communication_domains: Vec<Vec<u32>>,
-    /// Ranks whose sends to the next pipeline stage are slow.
+    /// Ranks with slow sends to the next pipeline stage.
     pub slow_send_ranks: Vec<u32>,
     /// Addresses of slow hosts: this one, or none.
     pub slow_host_nodes: Vec<String>,
@@ -82,12 +82,12 @@ pub struct ClusterResult {
     pub node_ranks: Vec<String>,
     /// Ranks that compute slowly.
     pub slow_calculate_ranks: Vec<u32>,
-    /// Groups of ranks whose communication is slow: tensor-parallel groups of which every member's host has reported,
+    /// Groups of ranks with slow communication: tensor-parallel groups of which every member's host has reported,
     /// and pairs of a slow sender and the next rank of its pipeline group.
     pub slow_communication_domains: Vec<Vec<u32>>,
-    /// Ranks of these groups. The content of this field is not published; this is what its name says.
+    /// Ranks of these groups. The content of this field is not published; this is what its name suggests.
     pub slow_communication_ranks: Vec<u32>,
-    /// Ranks whose sends to the next pipeline stage are slow.
+    /// Ranks with slow sends to the next pipeline stage.
     pub slow_send_ranks: Vec<u32>,
     /// Addresses of slow hosts.
     pub slow_host_nodes: Vec<String>,

@@ -22,6 +22,13 @@ pub(super) fn device(category: &[u8]) -> Option<Device> {
     }
 }
 
+/// Returns true for calls of a device's runtime or driver on the host: `cuda_runtime`, `cuda_driver`, `xpu_runtime`,
+/// `privateuse1_runtime`, and `Runtime` of PyTorch before 1.13.
+#[inline]
+pub(super) fn is_runtime(category: &[u8]) -> bool {
+    category.ends_with(b"_runtime") || category.ends_with(b"_driver") || category == b"Runtime"
+}
+
 /// Returns true for kernels of NCCL and of the libraries that follow its names (RCCL, `MSCCL++`).
 #[inline]
 pub(super) fn is_communication_kernel(name: &[u8]) -> bool {

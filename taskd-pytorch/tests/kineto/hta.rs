@@ -221,12 +221,29 @@ fn compare_kernels(job: &str, ours: &Breakdown, theirs: &Value) {
     }
 }
 
+fn compare_idle(job: &str, ours: &Breakdown, theirs: &Value) {
+    let mut table = std::collections::BTreeMap::new();
+    for (rank, idle) in ours.ranks.iter().flat_map(|rank| rank.idle.iter().map(|idle| (rank.rank, idle))) {
+        for (cause, time) in
+            [("host_wait", idle.host_wait_ns), ("kernel_wait", idle.kernel_wait_ns), ("other", idle.other_ns)]
+        {
+            table.insert((i64::from(rank), idle.stream, cause.to_owned()), time / 1000);
+        }
+    }
+    table.retain(|_, time| *time != 0);
+    let key = |row: &Value| (whole(&row["rank"]), whole(&row["stream"]), row["idle_category"].as_str().unwrap().into());
+    let expected: std::collections::BTreeMap<_, _> =
+        rows(theirs, "idle").iter().map(|row| (key(row), whole(&row["idle_time"]))).filter(|row| row.1 != 0).collect();
+    assert_eq!(table, expected, "{job}");
+}
+
 #[test]
 fn hta_mode_yields_the_tables_of_hta() {
     let directory = tempfile::tempdir().unwrap();
     let jobs = write_all(directory.path());
     bless(directory.path(), &jobs);
     let tables: Value = serde_json::from_slice(&std::fs::read(sample()).unwrap()).unwrap();
+    let mut compared = 0;
     for job in jobs {
         let ours = breakdown_of_directory(&directory.path().join(job), Mode::Hta).unwrap();
         let is_exact = ours.missing.iter().all(|missing| !missing.what.contains("depend on the order"));
@@ -234,7 +251,12 @@ fn hta_mode_yields_the_tables_of_hta() {
         compare_times(job, &ours, &tables[job]);
         compare_types(job, &ours, &tables[job]);
         compare_kernels(job, &ours, &tables[job]);
+        if ours.missing.iter().all(|missing| !missing.what.contains("idle time")) {
+            compare_idle(job, &ours, &tables[job]);
+            compared += 1;
+        }
     }
+    assert!(compared >= 8, "the idle time of {compared} jobs is that of HTA; others depend on the order of HTA's sort");
 }
 
 #[test]
@@ -248,6 +270,9 @@ fn exact_mode_counts_nanoseconds_of_all_steps() {
     assert!(hta.count < exact.count && hta.kernel_time_ns < exact.kernel_time_ns, "HTA drops the last step");
     let sum: i64 = exact.types.iter().map(|row| row.1).sum();
     assert_eq!(sum, exact.busy_ns, "the classes together are the busy time");
+    let waits = exact.idle.iter().map(|idle| idle.host_wait_ns + idle.kernel_wait_ns + idle.other_ns);
+    assert!(waits.sum::<i64>() > exact.idle_ns, "each stream is idle at least when all are");
+    assert!(exact.idle.iter().any(|idle| idle.host_waits > 0) && exact.idle.iter().any(|idle| idle.kernel_waits > 0));
     assert!(exact.kernels.iter().all(|row| row.min_ns >= 300), "no kernel lasts 0 or -1 microseconds");
     assert!(hta.kernels.iter().any(|row| row.min_ns < 0), "in HTA short kernels do");
     let inside: i64 = exact.steps.iter().map(|step| step.busy_ns).sum();

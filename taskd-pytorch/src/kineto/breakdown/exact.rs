@@ -1,9 +1,11 @@
 //! Exact mode: integer nanoseconds of the whole trace.
 
+use super::idle::Gaps;
 use super::intervals::{Intervals, length, length_within, running, union};
 use super::kernels::Kernels;
 use super::{Class, Label, RankBreakdown, StepRow};
 use crate::kineto::classify;
+use crate::kineto::decimal;
 use crate::kineto::document::Sink;
 use crate::kineto::event::{RawEvent, step_number};
 
@@ -15,6 +17,7 @@ pub(super) struct Exact {
     memory: Intervals,
     other: Intervals,
     kernels: Kernels,
+    pub(super) gaps: Gaps,
     steps: Vec<(u64, i64, i64)>,
     count: u64,
     /// Kernels without a readable start or duration.
@@ -31,6 +34,13 @@ impl Sink for Exact {
                     && let (Some(start), Some(duration)) = (event.start_ns(), event.duration_ns())
                 {
                     self.steps.push((number, start, start.saturating_add_unsigned(duration)));
+                }
+            }
+            None if classify::is_runtime(event.category()) => {
+                if let (Some(correlation), Some(start)) =
+                    (event.correlation.and_then(decimal::integer), event.start_ns())
+                {
+                    self.gaps.launch(correlation, start);
                 }
             }
             None => {}
@@ -53,6 +63,9 @@ impl Exact {
                 if classify::is_communication_kernel(name) { Class::Communication } else { Class::Compute }
             }),
         };
+        if let Some(stream) = event.stream.and_then(decimal::integer) {
+            self.gaps.kernel(stream, start, end, event.correlation.and_then(decimal::integer).unwrap_or(-1));
+        }
         self.count += 1;
         self.kernels.record(number, end.saturating_sub(start), 1);
         match class {
@@ -104,6 +117,7 @@ impl Exact {
             .filter(|row| row.0 > 0)
             .map(|(status, time)| (Label::from_status(status), time))
             .collect(),
+            idle: self.gaps.finish(),
             steps: self.steps.iter().map(step).collect(),
             kernels: self.kernels.into_rows(rank),
         };

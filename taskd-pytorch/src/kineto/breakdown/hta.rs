@@ -5,9 +5,11 @@
 //! (`common/trace_parser.py`); a kernel counts only if a call before the start of the last `ProfilerStep` launched it
 //! (`common/trace.py`); the type of a kernel follows from its name alone (`utils/utils.py`).
 
+use super::hta_idle::{FirstRow, Rows};
 use super::intervals::running;
 use super::kernels::{Durations, Kernels};
-use super::{Class, KernelRow, Label, RankBreakdown};
+use super::{Class, KernelRow, Label, RankBreakdown, StreamIdle};
+use crate::kineto::classify;
 use crate::kineto::decimal;
 use crate::kineto::document::Sink;
 use crate::kineto::event::RawEvent;
@@ -26,13 +28,38 @@ const NAMES_LISTED: usize = 10;
 
 /// A kernel in whole microseconds.
 #[derive(Clone, Copy, Debug)]
-struct Kernel {
-    start: i64,
-    end: i64,
-    correlation: i64,
+pub(super) struct Kernel {
+    pub(super) start: i64,
+    pub(super) end: i64,
+    pub(super) correlation: i64,
+    /// -1: none; the row only has a number.
+    pub(super) stream: i64,
     name: u32,
     /// Selected by the launch, not by the start.
-    is_launched: bool,
+    pub(super) is_launched: bool,
+    /// A kernel, copy or fill by its category.
+    pub(super) is_activity: bool,
+}
+
+/// A call of the device's runtime, in whole microseconds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Launch {
+    pub(super) correlation: i64,
+    pub(super) start: i64,
+    /// Number of the event in the file.
+    pub(super) row: u32,
+}
+
+/// Figures that depend on the order of HTA's sort.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Ambiguous {
+    /// Equal starts for the busy time.
+    pub(super) starts: u64,
+    /// Equal starts for the idle time per stream.
+    pub(super) gaps: u64,
+    /// Synchronizations without a correlation: HTA repeats each once for every call without one, which this mode does
+    /// not keep.
+    pub(super) repeated: u64,
 }
 
 /// What is kept of a file while it is read.
@@ -40,8 +67,10 @@ struct Kernel {
 pub(super) struct Hta {
     kernels: Vec<Kernel>,
     names: Kernels,
-    /// Correlation and start of each call of the device's runtime.
-    launches: Vec<(i64, i64)>,
+    launches: Vec<Launch>,
+    /// Events up to now.
+    rows: u32,
+    first_row: Option<FirstRow>,
     last_step: Option<i64>,
     /// First names of steps.
     pub(super) step_names: BTreeSet<Box<[u8]>>,
@@ -61,6 +90,8 @@ impl Default for Hta {
             kernels: Vec::new(),
             names: Kernels::default(),
             launches: Vec::new(),
+            rows: 0,
+            first_row: None,
             last_step: None,
             step_names: BTreeSet::new(),
             step_name: Finder::new("ProfilerStep"),
@@ -75,6 +106,8 @@ impl Default for Hta {
 impl Sink for Hta {
     #[inline]
     fn event(&mut self, event: &RawEvent<'_>) {
+        let row = self.rows;
+        self.rows = row.saturating_add(1);
         self.is_rounded = self.is_rounded || event.start.is_none_or(decimal::is_float);
         let (Some(duration), Some(category)) = (event.duration, event.category) else { return };
         if category.raw == b"Trace" {
@@ -84,7 +117,7 @@ impl Sink for Hta {
         let name = &*name;
         let is_step = self.step_name.find(name).is_some();
         let (stream, correlation) = (number(event.stream), number(event.correlation));
-        if !is_step && stream == -1 && correlation == -1 {
+        if row > 0 && !is_step && stream == -1 && correlation == -1 {
             return;
         }
         let Some((start, end)) = rounded(event, duration) else {
@@ -97,17 +130,21 @@ impl Sink for Hta {
         }
         // common/trace_filter.py: GPUKernelFilter, CPUOperatorFilter
         let is_launched = stream >= 0 && correlation >= 0 || matches!(name, b"Event Sync" | b"Context Sync");
+        if row == 0 {
+            self.first_row = Some(FirstRow { start, is_launched });
+        }
         if !is_launched {
             if is_step {
                 self.last_step = self.last_step.max(Some(start));
             }
             if correlation != -1 {
-                self.keep_launch(correlation, start);
+                self.keep_launch(Launch { correlation, start, row });
             }
         }
-        if stream != -1 {
+        if stream != -1 || is_launched {
             let (name, _) = self.names.number(0, name, || class(name));
-            self.keep_kernel(Kernel { start, end, correlation, name, is_launched });
+            let is_activity = classify::device(category.raw).is_some() || category.raw == b"mtia_ccp_events";
+            self.keep_kernel(Kernel { start, end, correlation, stream, name, is_launched, is_activity });
         }
     }
 }
@@ -145,9 +182,9 @@ fn class(name: &[u8]) -> Class {
 }
 
 impl Hta {
-    fn keep_launch(&mut self, correlation: i64, start: i64) {
+    fn keep_launch(&mut self, launch: Launch) {
         if self.launches.len() < HTA_KERNELS_MAX {
-            self.launches.push((correlation, start));
+            self.launches.push(launch);
         } else {
             self.lost += 1;
         }
@@ -167,37 +204,49 @@ impl Hta {
         !self.is_rounded && self.fractions > 0
     }
 
-    /// Drops the kernels that HTA drops, and repeats those that HTA repeats: one row for each call with the kernel's
+    /// Returns the number of rows that each kernel has after HTA dropped the last step: one for each call with its
     /// correlation (`common/trace.py`, `_filter_irrelevant_gpu_kernels`).
-    fn select(&mut self) {
-        let last_step = self.last_step.unwrap_or(i64::MIN);
-        let mut launches = std::mem::take(&mut self.launches);
-        launches.retain(|(_, start)| *start < last_step);
-        launches.sort_unstable();
+    fn times(&self, last_step: i64) -> Vec<u32> {
         let times = |kernel: &Kernel| {
             if kernel.is_launched && kernel.correlation >= 0 {
-                let first = launches.partition_point(|launch| launch.0 < kernel.correlation);
-                launches.iter().skip(first).take_while(|launch| launch.0 == kernel.correlation).count()
+                let first = self.launches.partition_point(|launch| launch.correlation < kernel.correlation);
+                let of_kernel =
+                    self.launches.iter().skip(first).take_while(|launch| launch.correlation == kernel.correlation);
+                u32::try_from(of_kernel.filter(|launch| launch.start < last_step).count()).unwrap_or(u32::MAX)
             } else {
-                usize::from(kernel.is_launched || kernel.start < last_step)
+                u32::from(kernel.is_launched || kernel.start < last_step)
             }
         };
-        let kernels = std::mem::take(&mut self.kernels);
-        if kernels.iter().all(|kernel| times(kernel) <= 1) {
-            self.kernels = kernels;
-            self.kernels.retain(|kernel| times(kernel) == 1);
-        } else {
-            self.kernels = kernels.iter().flat_map(|kernel| std::iter::repeat_n(*kernel, times(kernel))).collect();
-        }
+        self.kernels.iter().map(times).collect()
     }
 
-    /// Returns the breakdown, and the number of kernels for which HTA's own figures depend on the order of equal starts;
+    /// Returns the idle time per stream and its ambiguous starts, and drops and repeats the kernels as HTA does.
+    fn select(&mut self, drops_last_step: bool) -> (Vec<StreamIdle>, u64) {
+        self.launches.sort_unstable();
+        let last_step = self.last_step.unwrap_or(i64::MIN);
+        let times = drops_last_step.then(|| self.times(last_step));
+        let dropped = times.as_deref().map(|times| (times, last_step));
+        let rows = Rows { kernels: &self.kernels, launches: &self.launches, first_row: self.first_row, dropped };
+        let idle = rows.idle();
+        self.launches = Vec::new();
+        if let Some(times) = times {
+            let kernels = std::mem::take(&mut self.kernels);
+            let repeated = kernels.iter().zip(times);
+            self.kernels = repeated.flat_map(|(kernel, times)| std::iter::repeat_n(*kernel, times as usize)).collect();
+        }
+        self.kernels.retain(|kernel| kernel.stream != -1);
+        idle
+    }
+
+    /// Returns the breakdown, and what of it depends on the order of equal starts in HTA's own figures;
     /// `None` if no kernel is left. `drops_last_step` is true if the traces of all ranks together have at least two
     /// steps.
-    pub(super) fn finish(mut self, rank: u32, drops_last_step: bool) -> Option<(RankBreakdown, u64)> {
-        if drops_last_step {
-            self.select();
-        }
+    pub(super) fn finish(mut self, rank: u32, drops_last_step: bool) -> Option<(RankBreakdown, Ambiguous)> {
+        let is_repeated = |kernel: &&Kernel| {
+            drops_last_step && kernel.is_launched && kernel.is_activity && kernel.correlation < 0 && kernel.stream != -1
+        };
+        let repeated = self.kernels.iter().filter(is_repeated).count() as u64;
+        let (streams, gaps) = self.select(drops_last_step);
         // HTA's sort is not stable; this one is.
         self.kernels.sort_by_key(|kernel| kernel.start);
         let is_ambiguous = |tied: &&[Kernel]| {
@@ -206,6 +255,7 @@ impl Hta {
         };
         let ambiguous =
             self.kernels.chunk_by(|one, other| one.start == other.start).filter(is_ambiguous).count() as u64;
+        let ambiguous = Ambiguous { starts: ambiguous, gaps, repeated };
         for kernel in &self.kernels {
             self.names.record(kernel.name, kernel.end - kernel.start, 1);
         }
@@ -245,6 +295,7 @@ impl Hta {
             memory_ns: sum(&memory) * 1000,
             overlap_ns: overlap * 1000,
             types,
+            idle: streams,
             steps: Vec::new(),
             kernels: table(&self.names, rank),
         };

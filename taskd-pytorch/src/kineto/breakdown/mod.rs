@@ -2,7 +2,8 @@
 //! of a trace of any size.
 //!
 //! Memory does not depend on the size of the files in the [exact mode](Mode::Exact), except for the gaps between kernels
-//! (16 bytes each); in the [HTA mode](Mode::Hta) a kernel costs 40 bytes and a launch 16.
+//! (16 bytes each, and 24 for those of a stream) and calls of the runtime (16 bytes each); in the
+//! [HTA mode](Mode::Hta) a kernel costs 40 bytes and a launch 24.
 //!
 //! | figure | exact mode | HTA mode | effect |
 //! |---|---|---|---|
@@ -11,13 +12,18 @@
 //! | type of a kernel | category of the event, then name | name alone | a name with `Sync` is no computation in HTA |
 //! | kernels per name | all names, of durations | ten names, then `others` | beyond ten names HTA's extremes and means are those of sums per name |
 //! | memory | union of copies and fills | part of non-compute time | |
+//! | idle time of a stream | gaps in the union of its kernels | starts minus the end of the kernel before | overlaps count negatively in HTA |
+//! | launch of a kernel | the call with its correlation | the same, or the first row of the file | a kernel without a call can be a host wait in HTA |
 
 mod exact;
 mod hta;
+mod hta_idle;
+mod idle;
 mod intervals;
 mod kernels;
 
 pub use hta::HTA_KERNELS_MAX;
+pub use idle::{IDLE_MAX, KERNEL_WAIT_NS, STREAMS_MAX, StreamIdle};
 pub use kernels::KERNEL_NAMES_MAX;
 
 use super::document::{self, Document};
@@ -137,6 +143,8 @@ pub struct RankBreakdown {
     pub overlap_ns: i64,
     /// Time in which exactly these classes run.
     pub types: Vec<(Label, i64)>,
+    /// Idle time of each stream, in the order of their numbers.
+    pub idle: Vec<StreamIdle>,
     /// Steps in the order of their starts; empty in HTA mode.
     pub steps: Vec<StepRow>,
     /// Kernels by name.
@@ -280,6 +288,7 @@ impl Scanned {
             Self::Done { .. } => return self,
             Self::Exact(exact) => {
                 note(exact.unreadable, "kernels without a readable time, which are not counted");
+                note(exact.gaps.lost, "kernels or calls beyond the limit, which the idle time per stream lacks");
                 let (rank, beyond) = exact.finish(0);
                 note(beyond, "kernels of further names, which the table has in one row");
                 (rank.count > 0).then_some(rank)
@@ -295,7 +304,9 @@ impl Scanned {
                 }
                 let finished = hta.finish(0, drops_last_step);
                 finished.map(|(rank, ambiguous)| {
-                    note(ambiguous, "starts of several kernels, one of them below 1 us, for which HTA's figures depend on the order of its sort");
+                    note(ambiguous.starts, "starts of several kernels, one of them below 1 us, for which HTA's figures depend on the order of its sort");
+                    note(ambiguous.gaps, "starts of several kernels of one stream, for which HTA's idle time depends on the order of its sort");
+                    note(ambiguous.repeated, "synchronizations without a correlation, which HTA repeats: its idle time differs");
                     rank
                 })
             }

@@ -199,6 +199,31 @@ class Checks:
             print(f"  FAILED {what}", flush=True)
 
 
+def lines_and_heat_are_those_of_the_trace(browser, check, name, document):
+    """Each rank of the timeline has a line of its memory and one of its FLOPs; heat maps have the figures of the JSON."""
+    browser.go("#timeline")
+    lines = int(browser.run("document.querySelector('#timeline .chart').dataset.lines"))
+    drawn = sum(len(document["timeline"][what][row]) > 1 for what in ("memory", "flop") for row in
+                range(len(document["ranks"])))
+    is_narrow = browser.run("document.querySelector('#timeline .chart').dataset.detail") == "bands"
+    check(lines == drawn or is_narrow and lines <= drawn, f"{name}: the timeline has {lines} lines of {drawn}")
+    check(len(document["ranks"]) > 16 or lines == drawn, f"{name}: few ranks have all lines: {lines} of {drawn}")
+    browser.go("#heat")
+    formats = (("flop_per_step", "flop"), ("flop_per_second", "flops"), ("peak_memory_bytes", "bytes"))
+    for index, (field, form) in enumerate(formats):
+        known = [info for info in document["ranks"] if info[field] is not None]
+        check(known != [], f"{name}: the document has {field}")
+        tip = browser.run(f"""(() => {{ const c = document.querySelectorAll('#heat .chart')[{index}]; c.focus();
+          c.dispatchEvent(new KeyboardEvent('keydown', {{key: 'Home', bubbles: true}}));
+          c.dispatchEvent(new KeyboardEvent('keydown', {{key: 'ArrowRight', bubbles: true}}));
+          return document.getElementById('tip').textContent; }})()""")
+        figures = browser.run(f"{json.dumps([info[field] for info in known])}.map({form})")
+        numbers = [info["rank"] for info in known]
+        rank = next((rank for rank in numbers if tip.startswith(f"rank {rank}\n") or f"rank {rank} " in tip), None)
+        shown = rank is not None and figures[numbers.index(rank)] in tip
+        check(shown, f"{name}: the heat map of {field} has the figure of its rank: {tip!r}")
+
+
 def timeline_works(browser, check, name):
     """Zoom by brush, reset by double click and Escape, tooltip, keys."""
     browser.go("#timeline")
@@ -400,6 +425,7 @@ def page_works(browser, check, pages, shots, ranks):
     check(
         sum(browser.run("[...document.querySelectorAll('.chart')].map(() => 1)")) >= 9, f"{name}: all charts are there"
     )
+    lines_and_heat_are_those_of_the_trace(browser, check, name, document)
     slowest = timeline_works(browser, check, name)
     figures_equal(browser, check, name, document)
     views_react(browser, check, name)

@@ -15,6 +15,7 @@ use crate::verdict::{VerdictRule, verdict};
 use crate::waits::{self, Waits};
 use crate::what_if::{Model, ModelError, attribute};
 use crate::{breakdown, communication, critical_path, limits, links, overlap, stages};
+use std::collections::BTreeSet;
 
 /// What an analysis does beyond its defaults.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -103,8 +104,10 @@ fn attribution(trace: &Trace, analysis: &mut Analysis) {
         }
     };
     let what_if = attribute(&model).what_if;
-    if let Some(ranks) = analysis.verdict.blamed.first().map(|blame| &blame.ranks)
-        && let Some(scenario) = what_if.scenarios.iter().find(|scenario| scenario.ranks == *ranks)
+    // A link has its source first, a scenario the ranks in their order.
+    let ordered = |ranks: &[u32]| ranks.iter().copied().collect::<BTreeSet<u32>>();
+    if let Some(ranks) = analysis.verdict.blamed.first().map(|blame| ordered(&blame.ranks))
+        && let Some(scenario) = what_if.scenarios.iter().find(|scenario| ordered(&scenario.ranks) == ranks)
         && scenario.speedup > 1.0
     {
         analysis.verdict.sentence += &format!(" Without it the job would run {:.2} times as fast.", scenario.speedup);

@@ -233,6 +233,17 @@ pub struct Resources {
     pub memory_capacity_bytes: Option<u64>,
     /// Memory use over time: time on the trace's axis in nanoseconds, and bytes. In the order of the times.
     pub memory: Vec<(i64, u64)>,
+    /// Floating-point operations of single operations: middle of the operation on the trace's axis in nanoseconds, and
+    /// their number. In the order of the times.
+    pub flop: Vec<(i64, f64)>,
+}
+
+impl Resources {
+    /// Moves all times.
+    pub fn shift(&mut self, by_ns: i64) {
+        self.memory.iter_mut().for_each(|(at, _)| *at = at.saturating_add(by_ns));
+        self.flop.iter_mut().for_each(|(at, _)| *at = at.saturating_add(by_ns));
+    }
 }
 
 /// Number of a name in [`Names`].

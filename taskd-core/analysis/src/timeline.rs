@@ -10,13 +10,13 @@
 use crate::document::{Timeline, TimelineSpan};
 use crate::index::{Index, moment_us};
 use crate::matches::Matches;
-use crate::model::{Event, Kind, NameId, RankTrace};
+use crate::model::{Event, Kind, NameId, RankTrace, Resources};
 use std::collections::BTreeMap;
 
 /// Maximum number of spans in the document.
 pub(crate) const SPANS_MAX: usize = 400_000;
-/// Maximum number of samples of memory use in the document.
-const MEMORY_MAX: usize = 100_000;
+/// Maximum number of samples of memory use in the document, and of operations with their arithmetic.
+const SAMPLES_MAX: usize = 100_000;
 /// First resolution in nanoseconds when the spans exceed the limit.
 const RESOLUTION_NS: u64 = 1_000;
 
@@ -209,26 +209,28 @@ fn write(index: &Index<'_>, rows: Vec<Vec<Span>>, names: &GlobalNames, shift: &[
             .map(|(_, name)| name.clone())
             .collect(),
         spans: spans.collect(),
-        memory: memory(index, shift),
+        memory: samples(index, shift, |resources| &resources.memory),
+        flop: samples(index, shift, |resources| &resources.flop),
         left_out,
     }
 }
 
-/// Memory use of each rank: evenly spaced samples, if there are too many.
-fn memory(index: &Index<'_>, shift: &[i64]) -> Vec<Vec<(i64, u64)>> {
-    let total: usize = index.rows.iter().map(|row| row.resources.memory.len()).sum();
-    let every = total.div_ceil(MEMORY_MAX).max(1);
-    let samples = |(row, shift): (&&RankTrace, &i64)| {
-        let sample = |&(at, bytes): &(i64, u64)| (moment_us(at.saturating_sub(*shift)), bytes);
-        // The largest of the samples that one stands for.
-        row.resources
-            .memory
-            .chunks(every)
-            .filter_map(|few| few.iter().max_by_key(|sample| sample.1))
-            .map(sample)
-            .collect()
+/// Samples of each rank: evenly spaced ones, if there are too many.
+fn samples<T: Copy + PartialOrd>(
+    index: &Index<'_>,
+    shift: &[i64],
+    of: impl Fn(&Resources) -> &Vec<(i64, T)>,
+) -> Vec<Vec<(i64, T)>> {
+    let total: usize = index.rows.iter().map(|row| of(&row.resources).len()).sum();
+    let every = total.div_ceil(SAMPLES_MAX).max(1);
+    // The largest of the samples that one stands for.
+    let larger = |a: (i64, T), b: &(i64, T)| if b.1 > a.1 { *b } else { a };
+    let largest = |few: &[(i64, T)]| few.iter().copied().reduce(|a, b| larger(a, &b));
+    let of_rank = |(row, shift): (&&RankTrace, &i64)| {
+        let moved = |(at, value): (i64, T)| (moment_us(at.saturating_sub(*shift)), value);
+        of(&row.resources).chunks(every).filter_map(largest).map(moved).collect()
     };
-    index.rows.iter().zip(shift).map(samples).collect()
+    index.rows.iter().zip(shift).map(of_rank).collect()
 }
 
 #[cfg(test)]

@@ -157,6 +157,10 @@ pub struct Timeline {
     pub spans: Vec<Vec<TimelineSpan>>,
     /// Memory use of each rank: moments in microseconds and bytes.
     pub memory: Vec<Vec<(i64, u64)>>,
+    /// Floating-point operations of single operations of each rank: the operation's middle in microseconds, and their
+    /// number.
+    #[serde(default)]
+    pub flop: Vec<Vec<(i64, f64)>>,
     /// Number of spans that were left out because of the document's limit, the shortest first.
     pub left_out: u64,
 }

@@ -92,7 +92,7 @@ impl Trace {
         for rank in self.ranks.values_mut() {
             rank.events.iter_mut().for_each(|event| event.start_ns = event.start_ns.saturating_sub(by));
             rank.steps.iter_mut().for_each(|step| step.start_ns = step.start_ns.saturating_sub(by));
-            rank.resources.memory.iter_mut().for_each(|(at, _)| *at = at.saturating_sub(by));
+            rank.resources.shift(by.saturating_neg());
         }
     }
 }

@@ -60,14 +60,15 @@ struct PageTimeline<'a> {
     names: &'a [String],
     spans: Vec<FlatSpans<'a>>,
     memory: &'a [Vec<(i64, u64)>],
+    flop: &'a [Vec<(i64, f64)>],
     left_out: u64,
 }
 
 impl<'a> PageTimeline<'a> {
     fn new(timeline: &'a Timeline) -> PageTimeline<'a> {
-        let Timeline { names, spans, memory, left_out } = timeline;
+        let Timeline { names, spans, memory, flop, left_out } = timeline;
         let spans = spans.iter().map(|spans| FlatSpans(spans)).collect();
-        PageTimeline { names, spans, memory, left_out: *left_out }
+        PageTimeline { names, spans, memory, flop, left_out: *left_out }
     }
 }
 

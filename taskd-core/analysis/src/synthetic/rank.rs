@@ -120,6 +120,8 @@ impl RankState {
         let used = 20 + self.random.random_range(0..20);
         let middle = self.step_began + (self.clock - self.step_began) / 2;
         self.trace.resources.memory.extend([(self.step_began, 18 << 30), (middle, used << 30)]);
+        let flop = f64::from(20 + self.random.random_range(0..20_u32)) * 1e10;
+        self.trace.resources.flop.extend([(self.step_began, 0.0), (middle, flop)]);
     }
 
     /// Sets the rank's clock forward by its offset and orders the events.
@@ -130,9 +132,7 @@ impl RankState {
         for step in &mut self.trace.steps {
             step.start_ns += offset;
         }
-        for sample in &mut self.trace.resources.memory {
-            sample.0 += offset;
-        }
+        self.trace.resources.shift(offset);
         self.trace.events.sort_by_key(|event| event.start_ns);
         let busy: u64 = self.trace.steps.iter().map(|step| step.duration_ns).sum();
         let resources = &mut self.trace.resources;

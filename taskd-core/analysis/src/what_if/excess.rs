@@ -46,7 +46,7 @@ const STEP_OPERATIONS_MIN: usize = 8;
 /// Returns true for an operation that is compared with peers.
 pub(super) fn is_compared(model: &Model, op: &Op) -> bool {
     let class = &model.classes[op.class as usize];
-    class.is_compute && !class.is_input && op.duration > 0.0
+    class.is_compute && op.duration > 0.0
 }
 
 fn role(model: &Model, op: &Op) -> Role {

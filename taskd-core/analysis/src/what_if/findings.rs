@@ -11,6 +11,9 @@ use crate::tables::capitalized;
 /// Smallest gain for which a cause is named in the verdict.
 pub const GAIN_NAMED_MIN: f64 = 0.05;
 
+/// Share of the gain of a cause from which one link, group or worker is named for it.
+const SINGLE_SHARE_MIN: f64 = 0.8;
+
 /// Result of attribution.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Findings {
@@ -80,8 +83,7 @@ fn verdict(
         );
         return Verdict { sentence, is_healthy: false, blamed };
     }
-    let largest = causes.iter().find(|cause| !matches!(cause.kind, CauseKind::All | CauseKind::Worker));
-    let named = largest.filter(|cause| cause.scenario.speedup >= 1.0 + GAIN_NAMED_MIN);
+    let named = largest(causes).filter(|cause| cause.scenario.speedup >= 1.0 + GAIN_NAMED_MIN);
     let sentence = match named {
         Some(cause) => format!(
             "No worker is at fault. The largest cause of lost time is {}: without it the job would run {:.2} times as fast.",
@@ -96,6 +98,17 @@ fn verdict(
         ),
     };
     Verdict { sentence, is_healthy: named.is_none(), blamed }
+}
+
+/// Returns the cause with the largest gain. One link, group or worker is named instead of all if it has most of the gain.
+fn largest(causes: &[Cause]) -> Option<&Cause> {
+    let gain = |cause: &Cause| cause.scenario.speedup - 1.0;
+    let is_named = |kind| !matches!(kind, CauseKind::All | CauseKind::Worker | CauseKind::Delay | CauseKind::Bound);
+    let of_all = causes.iter().find(|cause| is_named(cause.kind))?;
+    let is_common = matches!(of_all.kind, CauseKind::Communication | CauseKind::Input | CauseKind::Storage);
+    let single = causes.iter().filter(|cause| is_common && cause.kind == CauseKind::Delay);
+    let single = single.max_by(|a, b| gain(a).total_cmp(&gain(b)));
+    Some(single.filter(|cause| gain(cause) >= gain(of_all) * SINGLE_SHARE_MIN).unwrap_or(of_all))
 }
 
 /// The affected steps in words.

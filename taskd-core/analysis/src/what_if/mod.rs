@@ -15,6 +15,7 @@
 //! such data. In the first and the last case no worker is at fault.
 
 mod blame;
+mod delays;
 mod excess;
 mod findings;
 mod hybrid;
@@ -26,6 +27,8 @@ mod published;
 mod replay;
 mod scenarios;
 mod statistics;
+#[cfg(test)]
+mod tests;
 mod trace;
 
 pub use blame::{

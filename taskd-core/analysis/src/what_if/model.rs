@@ -80,8 +80,34 @@ pub(super) struct Class {
     pub(super) name: String,
     /// True for computation.
     pub(super) is_compute: bool,
-    /// True for waits for input data.
-    pub(super) is_input: bool,
+    /// What the host waits for, if the operations are such waits.
+    pub(super) waits: Option<Waits>,
+}
+
+impl Class {
+    /// Returns true for communication.
+    pub(super) const fn is_communication(&self) -> bool {
+        !self.is_compute && self.waits.is_none()
+    }
+}
+
+/// Waits of the host, in which it does not launch work.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Waits {
+    /// For input data.
+    Input,
+    /// For the storage of a checkpoint.
+    Storage,
+}
+
+impl Waits {
+    /// Returns what is waited for.
+    pub(super) const fn object(self) -> &'static str {
+        match self {
+            Waits::Input => "input data",
+            Waits::Storage => "the storage of checkpoints",
+        }
+    }
 }
 
 /// One operation, in numbers.
@@ -145,7 +171,7 @@ impl Model {
         let classes = OperationKind::all().map(|kind| Class {
             name: kind.name().to_owned(),
             is_compute: kind.is_compute(),
-            is_input: false,
+            waits: None,
         });
         let place = |index: Result<usize, usize>| u32::try_from(index.unwrap_or(0)).unwrap_or(0);
         let ops = operations.iter().map(|operation| Op {

@@ -2,14 +2,14 @@
 
 use super::blame::{Search, Straggler, WORKERS_MAX};
 use super::excess;
-use super::model::Model;
+use super::model::{Model, Waits};
 use super::published::{microseconds, ratio};
 use super::statistics;
 use crate::document::Scenario;
 use std::collections::BTreeMap;
 
 /// Smallest gain for which a worker has a scenario of its own.
-const GAIN_MIN: f64 = 0.001;
+pub(super) const GAIN_MIN: f64 = 0.001;
 
 /// A scenario, and the kind of its cause.
 #[derive(Clone, Debug, PartialEq)]
@@ -26,7 +26,12 @@ pub(super) enum CauseKind {
     Stages,
     MicroBatches,
     Communication,
+    /// One link or group, or the waits of one worker.
+    Delay,
     Input,
+    Storage,
+    /// A time that no job reaches: it is listed, but no verdict names it.
+    Bound,
 }
 
 /// What all scenarios of a model share.
@@ -39,7 +44,7 @@ pub(super) struct Base<'a> {
 }
 
 impl Base<'_> {
-    /// Returns the scenarios, the largest gain first.
+    /// Returns the scenarios, the largest gain first; those that are only a bound come last.
     pub(super) fn scenarios(&self) -> Vec<Cause> {
         let mut causes = vec![self.cause(
             "all stragglers: every operation takes its expected time".to_owned(),
@@ -64,15 +69,19 @@ impl Base<'_> {
         }
         causes.extend(self.stages());
         causes.extend(self.micro_batches());
-        causes.extend(
-            self.class("communication delays", CauseKind::Communication, |class| !class.is_compute && !class.is_input),
-        );
-        causes.extend(self.class("slow input", CauseKind::Input, |class| class.is_input));
-        causes.sort_by_key(|cause| cause.scenario.time_us);
+        causes.extend(self.class(
+            "communication delays",
+            CauseKind::Communication,
+            super::model::Class::is_communication,
+        ));
+        causes.extend(self.delays());
+        causes.extend(self.host_waits(Waits::Input, "slow input", CauseKind::Input));
+        causes.extend(self.host_waits(Waits::Storage, "slow storage of checkpoints", CauseKind::Storage));
+        causes.sort_by_key(|cause| (cause.kind == CauseKind::Bound, cause.scenario.time_us));
         causes
     }
 
-    fn cause(&self, without: String, ranks: Vec<u32>, time_s: f64, kind: CauseKind) -> Cause {
+    pub(super) fn cause(&self, without: String, ranks: Vec<u32>, time_s: f64, kind: CauseKind) -> Cause {
         let whole = self.modelled_s - self.ideal_s;
         let share = if whole > 0.0 { ((self.modelled_s - time_s) / whole).clamp(0.0, 1.0) } else { 0.0 };
         let time_us = microseconds(time_s, self.model.steps.len());

@@ -5,7 +5,7 @@
 //! waits for the segment before its launch and for the one before it in its lane. The rank waited for a communication if
 //! no kernel ran when it ended: the next segment then waits for it.
 
-use super::model::{Class, Model, ModelCounts, ModelError, NONE, Op};
+use super::model::{Class, Model, ModelCounts, ModelError, NONE, Op, Waits};
 use super::operation::Worker;
 use super::replay::GraphBuilder;
 use crate::model::{Event, GroupRole, Kind, RankTrace, StepSpan, Trace};
@@ -21,7 +21,7 @@ type Key = (Part, u32, String, usize, usize);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Part {
     Segment,
-    Input,
+    Host(Waits),
     Communication,
 }
 
@@ -104,11 +104,12 @@ impl Builder {
         let (part, stage, name, number, _) = &key;
         let name = match part {
             Part::Segment => format!("segment {number} of stage {stage}"),
-            Part::Input => "input".to_owned(),
+            Part::Host(waits) => format!("wait for {}", waits.object()),
             Part::Communication => format!("{name} {number} of stage {stage}"),
         };
         let class = u32::try_from(self.classes.len()).unwrap_or(NONE);
-        self.classes.push(Class { name, is_compute: *part == Part::Segment, is_input: *part == Part::Input });
+        let waits = if let Part::Host(waits) = part { Some(*waits) } else { None };
+        self.classes.push(Class { name, is_compute: *part == Part::Segment, waits });
         self.keys.insert(key, class);
         class
     }
@@ -119,8 +120,8 @@ impl Builder {
 enum Cut {
     /// The rank waited for a communication, from this moment to the cut.
     Join { communication: usize, idle_since: i64 },
-    /// A wait for data that ended at this moment began.
-    Input { end: i64 },
+    /// A wait of the host that ended at this moment began.
+    Host { waits: Waits, end: i64 },
     /// A communication was launched.
     Launch { communication: usize },
 }
@@ -137,7 +138,7 @@ struct Walk<'a> {
     cuts: Vec<(i64, Cut)>,
     /// Operations of the segments; the class depends on their number.
     segments: Vec<u32>,
-    inputs: Vec<u32>,
+    hosts: Vec<(Waits, u32)>,
 }
 
 impl<'a> Walk<'a> {
@@ -166,22 +167,9 @@ impl<'a> Walk<'a> {
                 cuts.push((event.end_ns(), Cut::Join { communication: number, idle_since }));
             }
         }
-        for event in events.iter().filter(|event| event.kind == Kind::DataLoader) {
-            cuts.push((event.start_ns, Cut::Input { end: event.end_ns().min(end) }));
-        }
+        cuts.extend(host_waits(events, &busy, (span.start_ns, end), has_kernels));
         cuts.sort_unstable();
-        Walk {
-            builder,
-            rank,
-            worker,
-            index,
-            step,
-            span,
-            communications,
-            cuts,
-            segments: Vec::new(),
-            inputs: Vec::new(),
-        }
+        Walk { builder, rank, worker, index, step, span, communications, cuts, segments: Vec::new(), hosts: Vec::new() }
     }
 
     fn run(mut self) {
@@ -196,10 +184,11 @@ impl<'a> Walk<'a> {
             waits = vec![segment];
             match cut {
                 Cut::Join { communication, .. } => waits.push(ops[communication]),
-                Cut::Input { end } => {
-                    let input = self.push(time, end.saturating_sub(time), &waits);
-                    self.inputs.push(input);
-                    (waits, resumed) = (vec![input], resumed.max(end));
+                Cut::Host { waits: object, end } => {
+                    let begun = resumed.min(end);
+                    let host = self.push(begun, end.saturating_sub(begun), &waits);
+                    self.hosts.push((object, host));
+                    (waits, resumed) = (vec![host], resumed.max(end));
                 }
                 Cut::Launch { communication } => {
                     let event = self.communications[communication];
@@ -245,8 +234,8 @@ impl<'a> Walk<'a> {
             let class = self.builder.class((Part::Segment, stage, String::new(), number, count));
             self.builder.ops[op as usize].class = class;
         }
-        for op in std::mem::take(&mut self.inputs) {
-            let class = self.builder.class((Part::Input, 0, String::new(), 0, 0));
+        for (waits, op) in std::mem::take(&mut self.hosts) {
+            let class = self.builder.class((Part::Host(waits), 0, String::new(), 0, 0));
             self.builder.ops[op as usize].class = class;
         }
         let mut numbers: BTreeMap<String, usize> = BTreeMap::new();
@@ -286,6 +275,33 @@ impl<'a> Walk<'a> {
             _ => Some((self.rank.groups.get(details.group? as usize)?.name.clone(), details.sequence)),
         }
     }
+}
+
+/// Returns the waits of the host. Without a span of the data loader, the time between the start of the step and its first
+/// work, which a forward pass contains, is a wait for data. A checkpoint that is written beside kernels is no wait.
+fn host_waits(events: &[Event], busy: &[(i64, i64)], span: (i64, i64), has_kernels: bool) -> Vec<(i64, Cut)> {
+    let of_kind = |kind: Kind| events.iter().filter(move |event| event.kind == kind);
+    let mut cuts: Vec<(i64, Cut)> = of_kind(Kind::DataLoader)
+        .map(|event| (event.start_ns, Cut::Host { waits: Waits::Input, end: event.end_ns().min(span.1) }))
+        .collect();
+    if cuts.is_empty()
+        && let Some(forward) = of_kind(Kind::Forward).next()
+    {
+        let is_work = |event: &&Event| event.kind == Kind::Compute || event.kind.is_communication();
+        let end = events.iter().find(is_work).map_or(forward.start_ns, |work| work.start_ns.min(forward.start_ns));
+        if end.saturating_sub(span.0) >= PAUSE_MIN_NS {
+            cuts.push((span.0, Cut::Host { waits: Waits::Input, end }));
+        }
+    }
+    for event in of_kind(Kind::SaveCheckpoint) {
+        let end = event.end_ns().min(span.1);
+        let computes = |(from, to): &(i64, i64)| to.min(&end).saturating_sub(*from.max(&event.start_ns)).max(0);
+        let computed = busy.iter().map(computes).fold(0, i64::saturating_add);
+        if !has_kernels || computed < end.saturating_sub(event.start_ns) / 2 {
+            cuts.push((event.start_ns, Cut::Host { waits: Waits::Storage, end }));
+        }
+    }
+    cuts
 }
 
 /// Returns the intervals in which the rank computes, merged. Without kernels, that is all time outside of communication.

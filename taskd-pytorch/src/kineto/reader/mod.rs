@@ -1,6 +1,7 @@
 //! Whole traces in the common model, for analyses that need single events.
 
 mod communication;
+mod resources;
 mod spans;
 
 use super::classify;
@@ -9,6 +10,7 @@ use super::event::{RawEvent, step_number};
 use super::files::{self, KinetoError, Part};
 use super::{classify::Device, decimal};
 use communication::Communications;
+use resources::Samples;
 use spans::Category;
 use std::collections::BTreeMap;
 use std::io::Read;
@@ -102,6 +104,7 @@ struct Collector {
     device_steps: Vec<StepSpan>,
     open: BTreeMap<Thread, Vec<Open>>,
     open_count: usize,
+    samples: Samples,
     device: Option<u32>,
     lost: u64,
     unreadable: u64,
@@ -121,7 +124,8 @@ impl Sink for Collector {
             }
             b'B' => self.begin(event),
             b'E' => self.end(event),
-            _ => {} // metadata, flows, instants and counters
+            b'i' => self.samples.instant(event),
+            _ => {} // metadata, flows and counters
         }
     }
 }
@@ -164,6 +168,9 @@ impl Collector {
             self.lost += 1;
             return;
         }
+        if category == Category::Operator {
+            self.samples.operator(name, event.arguments, start, duration);
+        }
         let is_device = matches!(category, Category::Device(_));
         let lane = if is_device { event.stream.or(event.thread) } else { event.thread };
         if is_device && self.device.is_none() {
@@ -197,11 +204,13 @@ impl Collector {
             }
         };
         note(self.lost, "events beyond the limit of 20 million, which are not used: record fewer steps");
+        note(self.samples.lost, "samples of memory or operations beyond the limit of 4 million, which are not used");
         note(self.unreadable, "events without a readable start or duration, which are not used");
         note(self.unpaired, "begin or end events without their counterpart, which are not used");
         let has_device = self.events.iter().any(|(_, category)| matches!(category, Category::Device(_)));
         let mut steps = if self.steps.is_empty() { self.device_steps } else { self.steps };
         steps.sort_by_key(|step| step.start_ns);
+        let resources = self.samples.finish(&steps);
         let groups = self.communications.groups_with(&document.header.distributed);
         let (events, communications) =
             spans::classified(self.events, &mut self.names, self.communications.all, &steps, has_device);
@@ -213,6 +222,7 @@ impl Collector {
             steps,
             events,
             communications,
+            resources,
             lost: self.lost,
             ..RankTrace::default()
         };

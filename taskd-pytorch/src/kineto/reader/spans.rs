@@ -115,4 +115,5 @@ pub(super) fn shift(trace: &mut RankTrace, by_ns: i64) {
     for step in &mut trace.steps {
         step.start_ns = step.start_ns.saturating_add(by_ns);
     }
+    trace.resources.shift(by_ns);
 }

@@ -115,7 +115,7 @@ function timeline() {
     read.spans[row] = null; // frees the parsed form while the columns grow
     return columns;
   });
-  timeline.parsed = { names: read.names, ranks, memory: read.memory, leftOut: read.left_out, begin, end };
+  timeline.parsed = { names: read.names, ranks, memory: read.memory, flop: read.flop, leftOut: read.left_out, begin, end };
   return timeline.parsed;
 }
 // Index of the first span of a rank that may reach the moment.

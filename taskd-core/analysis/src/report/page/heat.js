@@ -3,12 +3,16 @@ const PER_ROW = 8;
 const HEAT = [[0xfb, 0xf3, 0xd9], [0xf2, 0xb1, 0x5c], [0xc2, 0x45, 0x2d], [0x6b, 0x12, 0x2a]];
 
 function heatView(body) {
-  const most = { flop: largest('flop_per_step'), flops: largest('flop_per_second') };
+  const most = { flop: largest('flop_per_step'), flops: largest('flop_per_second'), memory: largest('peak_memory_bytes') };
+  // Without the capacity of any device, the largest rank takes its place.
+  const sized = doc.ranks.some((info) => info.memory_capacity_bytes);
+  const room = (info) => (sized ? info.memory_capacity_bytes : most.memory);
   const maps = [
     ['FLOPs per step, of the largest rank', (info) => most.flop && info.flop_per_step !== null ? info.flop_per_step / most.flop : null, (info) => flop(info.flop_per_step)],
     ['FLOPS, of the largest rank', (info) => most.flops && info.flop_per_second !== null ? info.flop_per_second / most.flops : null, (info) => flops(info.flop_per_second)],
-    ['Peak memory, of the capacity', (info) => info.memory_capacity_bytes && info.peak_memory_bytes !== null ? info.peak_memory_bytes / info.memory_capacity_bytes : null,
-      (info) => `${bytes(info.peak_memory_bytes)} of ${bytes(info.memory_capacity_bytes)}`],
+    [`Peak memory, of the ${sized ? 'capacity' : 'largest rank'}`,
+      (info) => room(info) && info.peak_memory_bytes !== null ? info.peak_memory_bytes / room(info) : null,
+      (info) => `${bytes(info.peak_memory_bytes)} of ${bytes(room(info))}`],
   ];
   const state = { step: 0.1 };
   const views = [];
@@ -32,7 +36,7 @@ function heatView(body) {
     const known = doc.ranks.some((info) => share(info) !== null && share(info) !== 0);
     const view = known && heatMap(title, share, text, state);
     place.append(h('div', null, h('h3', null, title), known ? view.element : emptyView(title.startsWith('Peak')
-      ? 'The trace has no memory figures, or not the capacity of the devices.' : 'The trace has no arithmetic of the ranks.')));
+      ? 'The trace has no memory figures.' : 'The trace has no arithmetic of the ranks.')));
     if (view) views.push(view);
   }
   body.append(place);

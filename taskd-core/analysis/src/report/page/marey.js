@@ -44,7 +44,7 @@ function timelineView(body) {
   body.append(tools, stageButtons(height), legend(KINDS), marey.chart.element, marey.read);
   body.append(note('Drag across the chart to zoom (also down, to select ranks), double click or Escape resets, Shift and the wheel zoom. '
     + 'A polygon connects the same operation of two neighbouring ranks of a stage. The boxes beside a rank are FLOPs, FLOPS (both of the largest '
-    + 'rank) and peak memory (of the capacity); the thin line is memory in use. Dotted lines begin steps; red lines are incidents.'));
+    + 'rank) and peak memory (of the capacity); the light line is memory in use, the dark line the FLOPs of single operations (of the rank\'s largest). Dotted lines begin steps; red lines are incidents.'));
   if (data.leftOut > 0) body.append(note(`${data.leftOut} spans, the shortest, are not in this report because of its size limit.`));
   marey.chart.draw();
   describe(marey.chart);

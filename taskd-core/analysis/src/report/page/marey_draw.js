@@ -28,12 +28,14 @@ function drawMarey(self, state, data) {
   if (detailed) drawPolygons(self, state, data, first, last, pitch);
   else drawBands(self, state, data, first, last, pitch);
   drawMoments(self, detailed);
-  if (pitch >= POLYGON_PITCH) for (let i = first; i < last; i += 1) drawMemory(self, state.rows[i], i, pitch, data);
+  self.lines = 0;
+  if (pitch >= POLYGON_PITCH) for (let i = first; i < last; i += 1) drawLines(self, state.rows[i], i, pitch, data);
   ctx.restore();
   drawLabels(self, state, first, last, pitch);
   timeAxis(self);
   self.element.dataset.detail = detailed ? 'polygons' : 'bands';
   self.element.dataset.spans = String(spans);
+  self.element.dataset.lines = String(self.lines);
 }
 
 function markFocus(self, state, pitch) {
@@ -221,22 +223,29 @@ function drawMoments(self, detailed) {
   }
   ctx.lineWidth = 1;
 }
-function drawMemory(self, row, index, pitch, data) {
+// Memory in use of its capacity as a thin light line, and FLOPs of the operations, of the rank's largest, as a dark one.
+function drawLines(self, row, index, pitch, data) {
   if (row.whole) return;
-  const points = data.memory[row.ranks[0]] ?? [];
+  const rank = row.ranks[0];
+  const memory = data.memory[rank] ?? [];
+  const flop = data.flop[rank] ?? [];
+  const most = (points) => points.reduce((top, point) => Math.max(top, point[1]), 1);
+  drawLine(self, memory, doc.ranks[rank].memory_capacity_bytes ?? most(memory), index, pitch, 0.55);
+  drawLine(self, flop, most(flop), index, pitch, 1);
+}
+function drawLine(self, points, top, index, pitch, alpha) {
   if (points.length < 2) return;
-  const top = doc.ranks[row.ranks[0]].memory_capacity_bytes ?? points.reduce((most, point) => Math.max(most, point[1]), 1);
   const { ctx, view } = self;
   ctx.strokeStyle = self.palette.ink;
-  ctx.globalAlpha = 0.55;
+  ctx.globalAlpha = alpha;
   ctx.beginPath();
   let pen = false;
   let lastX = -Infinity;
-  for (const [at, size] of points) {
+  for (const [at, value] of points) {
     const px = self.x(at);
     if (at < view.x0 - (view.x1 - view.x0) || px - lastX < 1) continue;
     if (at > view.x1 + (view.x1 - view.x0)) break;
-    const py = self.y(index + 1) - 2 - Math.min(1, size / top) * (pitch - 4);
+    const py = self.y(index + 1) - 2 - Math.min(1, value / top) * (pitch - 4);
     if (pen) ctx.lineTo(px, py);
     else ctx.moveTo(px, py);
     pen = true;
@@ -244,6 +253,7 @@ function drawMemory(self, row, index, pitch, data) {
   }
   ctx.stroke();
   ctx.globalAlpha = 1;
+  self.lines += 1;
 }
 const largest = (field) => doc.ranks.reduce((most, info) => Math.max(most, info[field] ?? 0), 0);
 

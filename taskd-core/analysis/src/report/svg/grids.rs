@@ -20,8 +20,12 @@ pub(super) fn heat(analysis: &Analysis, title: &str, of: impl Fn(&RankInfo) -> O
     shares(analysis, title, |info| of(info).filter(|_| most > 0.0).map(|value| value / most))
 }
 
-/// Heat map of the peak memory as a share of the capacity.
+/// Heat map of the peak memory as a share of the capacity; if no capacity is known, of the largest rank.
 pub(super) fn memory(analysis: &Analysis) -> String {
+    if analysis.ranks.iter().all(|info| info.memory_capacity_bytes.is_none()) {
+        let peak = |info: &RankInfo| info.peak_memory_bytes.map(|bytes| bytes as f64);
+        return heat(analysis, "Peak memory, of the largest rank", peak);
+    }
     shares(analysis, "Peak memory, of the capacity", |info| {
         let capacity = info.memory_capacity_bytes.filter(|capacity| *capacity > 0)?;
         Some(info.peak_memory_bytes? as f64 / capacity as f64)

@@ -95,6 +95,8 @@ impl Job {
                 (0..40).map(at).collect()
             })
             .collect();
+        let flop = |i: u64| ((i * begin / 90) as i64, (i % 6 * 40) as f64 * 1e9);
+        analysis.timeline.flop = (0..rows).map(|_| (0..90).map(flop).collect()).collect();
     }
 
     /// Appends one step that begins at this moment to all ranks, and returns its length.

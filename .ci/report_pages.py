@@ -8,6 +8,7 @@ import base64
 import json
 import os
 import pathlib
+import re
 import subprocess
 import sys
 import tempfile
@@ -209,19 +210,17 @@ def lines_and_heat_are_those_of_the_trace(browser, check, name, document):
     check(lines == drawn or is_narrow and lines <= drawn, f"{name}: the timeline has {lines} lines of {drawn}")
     check(len(document["ranks"]) > 16 or lines == drawn, f"{name}: few ranks have all lines: {lines} of {drawn}")
     browser.go("#heat")
-    formats = (("flop_per_step", "flop"), ("flop_per_second", "flops"), ("peak_memory_bytes", "bytes"))
-    for index, (field, form) in enumerate(formats):
-        known = [info for info in document["ranks"] if info[field] is not None]
-        check(known != [], f"{name}: the document has {field}")
+    ranks = document["ranks"]
+    for index, field in enumerate(("flop_per_step", "flop_per_second", "peak_memory_bytes")):
+        most = max(info[field] or 0 for info in ranks)
         tip = browser.run(f"""(() => {{ const c = document.querySelectorAll('#heat .chart')[{index}]; c.focus();
-          c.dispatchEvent(new KeyboardEvent('keydown', {{key: 'Home', bubbles: true}}));
           c.dispatchEvent(new KeyboardEvent('keydown', {{key: 'ArrowRight', bubbles: true}}));
           return document.getElementById('tip').textContent; }})()""")
-        figures = browser.run(f"{json.dumps([info[field] for info in known])}.map({form})")
-        numbers = [info["rank"] for info in known]
-        rank = next((rank for rank in numbers if tip.startswith(f"rank {rank}\n") or f"rank {rank} " in tip), None)
-        shown = rank is not None and figures[numbers.index(rank)] in tip
-        check(shown, f"{name}: the heat map of {field} has the figure of its rank: {tip!r}")
+        found = re.search(r"rank (\d+)", tip)
+        info = next((info for info in ranks if found and info["rank"] == int(found[1])), None)
+        room = info and (info["memory_capacity_bytes"] if field == "peak_memory_bytes" else most)
+        share = browser.run(f"(100 * {info[field]} / {room}).toFixed(1)") if room else "no figure"
+        check(f"({share} %)" in tip, f"{name}: the heat map of {field} has {share} % of its rank: {tip!r}")
 
 
 def timeline_works(browser, check, name):

@@ -1,6 +1,7 @@
 //! Events of whole traces in the common model.
 
 use super::{generated, write_job};
+use serde_json::json;
 use std::path::Path;
 use taskd_core::analysis::model::{GroupRole, Kind, RankTrace};
 use taskd_pytorch::kineto::generate::{BASE_UNIX_NS, Plan};
@@ -102,4 +103,23 @@ fn messages_have_their_peer_and_kernels_their_direction() {
     let details: Vec<_> = rank.communications.iter().map(|one| (one.peer, one.bytes, one.group)).collect();
     assert_eq!(details, [(Some(4), 6, Some(0)), (Some(4), 6, Some(0))]);
     assert_eq!((rank.groups[0].role, rank.groups[0].members.as_slice()), (GroupRole::Pipeline, [1, 4].as_slice()));
+}
+
+#[test]
+fn memory_and_matrix_products_become_resources_over_time() {
+    let event = |at: u32, kind: u32, bytes: u64| {
+        json!({"ph": "i", "cat": "cpu_instant_event", "s": "t", "name": "[memory]", "pid": 1, "tid": 1, "ts": at,
+               "args": {"Total Allocated": bytes, "Device Type": kind, "Device Id": 0}})
+    };
+    let product = json!({"ph": "X", "cat": "cpu_op", "name": "aten::addmm", "pid": 1, "tid": 1, "ts": 1010, "dur": 4,
+                         "args": {"Input Dims": [[32], [8, 64], [64, 32], [], []]}});
+    let step = json!({"ph": "X", "cat": "user_annotation", "name": "ProfilerStep#3", "pid": 1, "tid": 1, "ts": 1000,
+                      "dur": 100, "args": {}});
+    let events = [step, event(1002, 0, 7), event(1020, 1, 300), event(1004, 1, 200), product];
+    let file = serde_json::to_vec(&json!({"distributedInfo": {"rank": 0}, "traceEvents": events})).unwrap();
+    let trace = read("rank0.json", &file[..]);
+    let resources = &trace.ranks[&0].resources;
+    assert_eq!(resources.memory, [(4_000, 200), (20_000, 300)], "the memory of the device, in the order of time");
+    assert_eq!(resources.flop, [(12_000, 32_768.0)]);
+    assert_eq!(resources.flop_per_step, Some(32_768.0));
 }

@@ -130,10 +130,14 @@ pub(super) struct Search {
 }
 
 /// Searches for stragglers one by one, the largest excess in sum first. The excess of each is taken away before the next
-/// is searched, because a slow worker is among those with which the others are compared.
-pub(super) fn search(model: &Model, modelled_s: f64) -> Search {
+/// is searched, because a slow worker is among those with which the others are compared. Nothing is found if
+/// `hides_waits`: a worker that waits would be blamed for the worker for which it waits.
+pub(super) fn search(model: &Model, modelled_s: f64, hides_waits: bool) -> Search {
     let mut work = model.work.clone();
     let mut excess = Excess::new(model, &work);
+    if hides_waits {
+        return Search { blamed: Vec::new(), others: Vec::new(), left_out: 0, excess, work };
+    }
     let mut found: Vec<Straggler> = Vec::new();
     while found.len() < WORKERS_MAX {
         let own: Vec<Option<f64>> = excess.series.iter().map(|series| median(&mut finite(series))).collect();

@@ -39,15 +39,24 @@ pub struct Findings {
 pub fn attribute(model: &Model) -> Findings {
     let ideal = model.expected();
     let published = published::figures(model, &ideal);
-    let search = blame::search(model, published.modelled_s);
-    let base =
-        Base { model, search: &search, ideal: &ideal, modelled_s: published.modelled_s, ideal_s: published.ideal_s };
+    let hides_waits = model.hides_waits();
+    let search = blame::search(model, published.modelled_s, hides_waits);
+    let Published { modelled_s, ideal_s, .. } = published;
+    let base = Base { model, search: &search, ideal: &ideal, modelled_s, ideal_s, hides_waits };
     let causes = base.scenarios();
-    let (stragglers, left_out, is_without_computation) =
-        (search.blamed, search.left_out, search.excess.levels.is_empty());
+    let (stragglers, left_out) = (search.blamed, search.left_out);
+    let unknown = if search.excess.levels.is_empty() {
+        Some("it has no computation to compare")
+    } else if hides_waits {
+        Some(
+            "its collectives do not end together, so waits for other workers look like computation: record their durations",
+        )
+    } else {
+        None
+    };
     let steps = model.steps.len();
     Findings {
-        verdict: verdict(model, &published, &stragglers, &causes, is_without_computation),
+        verdict: verdict(model, &published, &stragglers, &causes, unknown),
         what_if: WhatIf {
             modelled_us: microseconds(published.modelled_s, steps),
             measured_us: microseconds(statistics::mean(&model.measured()), steps),
@@ -66,7 +75,7 @@ fn verdict(
     published: &Published,
     stragglers: &[Straggler],
     causes: &[Cause],
-    is_without_computation: bool,
+    unknown: Option<&str>,
 ) -> Verdict {
     let blamed: Vec<Blame> = stragglers.iter().map(|straggler| blame(model, published, straggler)).collect();
     if let Some(worst) = stragglers.first() {
@@ -89,8 +98,8 @@ fn verdict(
             "No worker is at fault. The largest cause of lost time is {}: without it the job would run {:.2} times as fast.",
             cause.scenario.without, cause.scenario.speedup
         ),
-        None if is_without_computation => {
-            "No worker can be blamed: the trace has no computation to compare.".to_owned()
+        None if unknown.is_some() => {
+            format!("No worker can be blamed by this trace: {}.", unknown.unwrap_or_default())
         }
         None => format!(
             "No worker is at fault: the job would run at most {:.2} times as fast if every operation took its expected time.",

@@ -9,6 +9,12 @@ use std::collections::BTreeMap;
 /// than this, is counted and takes no time.
 pub(super) const CLOCK_ERROR: f64 = 0.010;
 
+/// Largest ratio of the spread of the ends of collectives between two workers to the spread of their starts.
+const APART_MAX: f64 = 0.8;
+
+/// Smallest number of collectives of two workers from which the spreads are computed.
+const MEETINGS_MIN: usize = 8;
+
 /// Largest start and length of an operation that is accepted, in seconds.
 const TIME_MAX: f64 = 1e10;
 
@@ -80,6 +86,8 @@ pub(super) struct Class {
     pub(super) name: String,
     /// True for computation.
     pub(super) is_compute: bool,
+    /// True for sends and receives.
+    pub(super) is_point_to_point: bool,
     /// What the host waits for, if the operations are such waits.
     pub(super) waits: Option<Waits>,
 }
@@ -171,6 +179,7 @@ impl Model {
         let classes = OperationKind::all().map(|kind| Class {
             name: kind.name().to_owned(),
             is_compute: kind.is_compute(),
+            is_point_to_point: kind.is_point_to_point(),
             waits: None,
         });
         let place = |index: Result<usize, usize>| u32::try_from(index.unwrap_or(0)).unwrap_or(0);
@@ -267,6 +276,30 @@ impl Model {
     #[must_use]
     pub fn modelled(&self) -> Vec<f64> {
         self.graph.replay(&self.work)
+    }
+
+    /// Returns true if waits for other workers are part of the computation, because only the launches of collectives were
+    /// recorded: the members then end as far apart as they begin. A worker that waits would seem to compute.
+    ///
+    /// The members of a recorded collective end together, apart from the offset of their clocks, which is constant.
+    pub(super) fn hides_waits(&self) -> bool {
+        let mut pairs: BTreeMap<(u32, u32), (Vec<f64>, Vec<f64>)> = BTreeMap::new();
+        for members in self.graph.groups() {
+            let (Some(first), Some(last)) = (members.first(), members.last()) else { continue };
+            let (one, other) = (&self.ops[*first as usize], &self.ops[*last as usize]);
+            if one.worker == other.worker || self.classes[one.class as usize].is_point_to_point {
+                continue;
+            }
+            let (starts, ends) = pairs.entry((one.worker, other.worker)).or_default();
+            starts.push(one.start - other.start);
+            ends.push(one.start + one.duration - other.start - other.duration);
+        }
+        let (mut begun, mut ended) = (0.0, 0.0);
+        for (starts, ends) in pairs.values().filter(|pair| pair.0.len() >= MEETINGS_MIN) {
+            begun += statistics::spread(starts);
+            ended += statistics::spread(ends);
+        }
+        ended > begun * APART_MAX
     }
 
     /// Returns the mean time of a step in seconds, if the operations take these times.

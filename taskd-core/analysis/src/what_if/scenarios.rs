@@ -41,6 +41,8 @@ pub(super) struct Base<'a> {
     pub(super) ideal: &'a [f64],
     pub(super) modelled_s: f64,
     pub(super) ideal_s: f64,
+    /// Computation contains waits for other workers: no scenario takes a part of it away.
+    pub(super) hides_waits: bool,
 }
 
 impl Base<'_> {
@@ -67,8 +69,10 @@ impl Base<'_> {
                 causes.push(self.cause(without, ranks, straggler.without_s, CauseKind::Worker));
             }
         }
-        causes.extend(self.stages());
-        causes.extend(self.micro_batches());
+        if !self.hides_waits {
+            causes.extend(self.stages());
+            causes.extend(self.micro_batches());
+        }
         causes.extend(self.class(
             "communication delays",
             CauseKind::Communication,

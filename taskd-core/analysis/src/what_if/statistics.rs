@@ -32,7 +32,7 @@ pub(super) fn low_median_without(sorted: &[f64], index: usize) -> Option<f64> {
 
 /// Returns the standard deviation by the median of the absolute deviations from the median, which single outliers do
 /// not change.
-fn spread(values: &[f64]) -> f64 {
+pub(super) fn spread(values: &[f64]) -> f64 {
     let mut values = values.to_vec();
     let Some(middle) = median(&mut values) else { return 0.0 };
     values.iter_mut().for_each(|value| *value = (*value - middle).abs());

@@ -23,6 +23,8 @@ enum Part {
     Segment,
     Host(Waits),
     Communication,
+    /// A send or a receive.
+    Transfer,
 }
 
 impl Model {
@@ -105,11 +107,12 @@ impl Builder {
         let name = match part {
             Part::Segment => format!("segment {number} of stage {stage}"),
             Part::Host(waits) => format!("wait for {}", waits.object()),
-            Part::Communication => format!("{name} {number} of stage {stage}"),
+            Part::Communication | Part::Transfer => format!("{name} {number} of stage {stage}"),
         };
         let class = u32::try_from(self.classes.len()).unwrap_or(NONE);
         let waits = if let Part::Host(waits) = part { Some(*waits) } else { None };
-        self.classes.push(Class { name, is_compute: *part == Part::Segment, waits });
+        let (is_compute, is_point_to_point) = (*part == Part::Segment, *part == Part::Transfer);
+        self.classes.push(Class { name, is_compute, is_point_to_point, waits });
         self.keys.insert(key, class);
         class
     }
@@ -244,7 +247,8 @@ impl<'a> Walk<'a> {
             let name = self.name(event);
             let number = numbers.entry(name.clone()).or_default();
             *number += 1;
-            let class = self.builder.class((Part::Communication, stage, name.clone(), *number - 1, 0));
+            let part = if event.kind == Kind::Collective { Part::Communication } else { Part::Transfer };
+            let class = self.builder.class((part, stage, name.clone(), *number - 1, 0));
             self.builder.ops[*op as usize].class = class;
             let Some((group, sequence)) = self.group(event) else {
                 self.builder.counts.unpaired += 1;

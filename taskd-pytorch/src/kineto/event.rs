@@ -4,6 +4,12 @@ use super::decimal;
 use super::scan::{Cursor, Stop, Text};
 use taskd_core::analysis::decimal::ns_from_us;
 
+/// Starts outside of this range are not readable: further ones than the year 2079 would make differences of times overflow.
+const STARTS_NS: std::ops::RangeInclusive<i64> = -(1 << 60)..=3 << 60;
+
+/// Longest readable duration: 36 years.
+pub(super) const DURATION_MAX_NS: u64 = 1 << 60;
+
 /// The members of an event that analyses need, unparsed. Members may be in any order; of a repeated member the last one
 /// counts, as in other JSON readers.
 #[derive(Clone, Copy, Debug, Default)]
@@ -87,16 +93,17 @@ impl<'a> RawEvent<'a> {
         self.category.map_or(&[], |category| category.raw)
     }
 
-    /// Returns the start in nanoseconds.
+    /// Returns the start in nanoseconds; `None` if it is absent or not readable.
     #[inline]
     pub(super) fn start_ns(&self) -> Option<i64> {
-        self.start.and_then(ns_from_us)
+        self.start.and_then(ns_from_us).filter(|start| STARTS_NS.contains(start))
     }
 
     /// Returns the duration in nanoseconds; `None` if the event has none or if it is negative.
     #[inline]
     pub(super) fn duration_ns(&self) -> Option<u64> {
-        self.duration.and_then(ns_from_us).and_then(|duration| u64::try_from(duration).ok())
+        let duration = self.duration.and_then(ns_from_us).and_then(|duration| u64::try_from(duration).ok());
+        duration.filter(|duration| *duration <= DURATION_MAX_NS)
     }
 }
 

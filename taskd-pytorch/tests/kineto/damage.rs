@@ -177,3 +177,20 @@ fn longest_values_are_skipped_within_bounded_memory() {
     assert_eq!((breakdown.ranks[0].busy_ns, breakdown.ranks[0].idle_ns), (4000, 1000));
     assert_eq!(sentences(&breakdown.missing), "the trace has 1 events longer than 8 MiB, which were skipped");
 }
+
+#[test]
+fn times_at_the_edges_of_their_type_are_counted_as_unreadable() {
+    let kernel = |start: &str, duration: &str| {
+        format!(
+            r#"{{"ph":"X","cat":"kernel","name":"gemm","pid":0,"tid":7,"ts":{start},"dur":{duration},"args":{{"stream":7,"correlation":1}}}}"#
+        )
+    };
+    let times = [("9223372036854775", "1"), ("-9223372036854775", "1"), ("5", "9223372036854775"), ("5", "2")];
+    let events: Vec<String> = times.iter().map(|(start, duration)| kernel(start, duration)).collect();
+    let file = format!(r#"{{"traceEvents":[{}]}}"#, events.join(","));
+    for mode in [Mode::Exact, Mode::Hta] {
+        let breakdown = breakdown_of_reader(file.as_bytes(), mode);
+        assert_eq!((breakdown.ranks[0].count, breakdown.ranks[0].kernel_time_ns), (1, 2_000), "{mode:?}");
+        assert!(breakdown.missing.iter().any(|missing| missing.what.contains("has 3 ")), "{:?}", breakdown.missing);
+    }
+}

@@ -85,7 +85,7 @@ impl Exact {
         let range = |from: i64, to: i64| {
             let within = |intervals: &[(i64, i64)]| length_within(intervals, from, to);
             let (compute, communication) = (within(&compute), within(&communication));
-            (compute, communication, compute + communication - within(&either), within(&busy))
+            (compute, communication, compute.saturating_add(communication) - within(&either), within(&busy))
         };
         let first = busy.first().map_or(0, |interval| interval.0);
         let last = busy.last().map_or(0, |interval| interval.1);

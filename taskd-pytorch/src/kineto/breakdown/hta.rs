@@ -12,7 +12,7 @@ use super::{Class, KernelRow, Label, RankBreakdown, StreamIdle};
 use crate::kineto::classify;
 use crate::kineto::decimal;
 use crate::kineto::document::Sink;
-use crate::kineto::event::RawEvent;
+use crate::kineto::event::{DURATION_MAX_NS, RawEvent};
 use memchr::memmem::Finder;
 use std::collections::BTreeSet;
 use taskd_core::analysis::decimal::ns_from_us;
@@ -158,9 +158,9 @@ fn number(value: Option<&[u8]>) -> i64 {
 /// Returns the start, rounded up, and the end, rounded down, in microseconds. As in HTA the end is a sum of two floats.
 #[inline]
 fn rounded(event: &RawEvent<'_>, duration: &[u8]) -> Option<(i64, i64)> {
-    let start = event.start?;
-    let start = decimal::as_float(start, ns_from_us(start)?);
-    let duration = decimal::as_float(duration, ns_from_us(duration)?);
+    let start = decimal::as_float(event.start?, event.start_ns()?);
+    let nanoseconds = ns_from_us(duration).filter(|duration| duration.unsigned_abs() <= DURATION_MAX_NS)?;
+    let duration = decimal::as_float(duration, nanoseconds);
     #[allow(clippy::cast_possible_truncation, reason = "a cast of a float saturates; times are below 2^53")]
     Some((start.ceil() as i64, (start + duration).floor() as i64))
 }

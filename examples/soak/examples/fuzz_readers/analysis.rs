@@ -66,7 +66,7 @@ fn communication(random: &mut Random, trace: &mut RankTrace, ranks: usize) -> Co
     });
     let links = links.collect();
     Communication {
-        operation: trace.names.intern(random.pick(&names)),
+        operation: trace.names.intern(random.pick::<&str>(&names)),
         group: if random.is_one_in(4) { None } else { Some(small(random, 3)) },
         sequence: if random.is_one_in(3) { None } else { Some(random.below(4) as u64) },
         bytes: length(random),
@@ -98,7 +98,7 @@ fn rank(random: &mut Random, ranks: usize) -> RankTrace {
     }
     for _ in 0..random.below(16) {
         let kind = *random.pick(&KINDS);
-        let name = trace.names.intern(random.pick(&["gemm", "backward", ""]));
+        let name = trace.names.intern(random.pick::<&str>(&["gemm", "backward", ""]));
         let communication = if kind.is_communication() { Some(small(random, 6)) } else { None };
         let (start_ns, duration_ns, lane) = (moment(random), length(random), small(random, 3));
         trace.events.push(Event { start_ns, duration_ns, kind, lane, name, communication });

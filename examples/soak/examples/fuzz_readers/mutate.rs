@@ -65,7 +65,7 @@ fn damage(random: &mut Random, bytes: &mut Vec<u8>, others: &[Vec<u8>]) {
             let to = random.below(bytes.len() + 1);
             insert(bytes, to, &part);
         }
-        7 | 8 => insert(bytes, at, random.pick(&TOKENS)),
+        7 | 8 => insert(bytes, at, random.pick::<&[u8]>(&TOKENS)),
         9 | 10 => number(random, bytes, at),
         11 => bytes[at..end].fill(0),
         12 => splice(random, bytes, at, others),

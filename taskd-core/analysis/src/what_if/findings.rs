@@ -92,7 +92,8 @@ fn verdict(
         );
         return Verdict { sentence, is_healthy: false, blamed };
     }
-    let named = largest(causes).filter(|cause| cause.scenario.speedup >= 1.0 + GAIN_NAMED_MIN);
+    let is_named = |cause: &&Cause| !model.hides_waits() && cause.scenario.speedup >= 1.0 + GAIN_NAMED_MIN;
+    let named = largest(causes).filter(is_named);
     let sentence = match named {
         Some(cause) => format!(
             "No worker is at fault. The largest cause of lost time is {}: without it the job would run {:.2} times as fast.",

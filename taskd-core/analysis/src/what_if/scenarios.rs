@@ -41,7 +41,7 @@ pub(super) struct Base<'a> {
     pub(super) ideal: &'a [f64],
     pub(super) modelled_s: f64,
     pub(super) ideal_s: f64,
-    /// Computation contains waits for other workers: no scenario takes a part of it away.
+    /// Computation contains waits for other workers: no scenario takes a part of it away, or a single link.
     pub(super) hides_waits: bool,
 }
 
@@ -72,13 +72,13 @@ impl Base<'_> {
         if !self.hides_waits {
             causes.extend(self.stages());
             causes.extend(self.micro_batches());
+            causes.extend(self.delays());
         }
         causes.extend(self.class(
             "communication delays",
             CauseKind::Communication,
             super::model::Class::is_communication,
         ));
-        causes.extend(self.delays());
         causes.extend(self.host_waits(Waits::Input, "slow input", CauseKind::Input));
         causes.extend(self.host_waits(Waits::Storage, "slow storage of checkpoints", CauseKind::Storage));
         causes.sort_by_key(|cause| (cause.kind == CauseKind::Bound, cause.scenario.time_us));

@@ -4,6 +4,8 @@
 //! Plain data. `taskd_core::trace` has the sources, recorders and stores around them.
 
 mod fact;
+mod group_name;
+mod metrics;
 pub mod switches;
 mod training;
 
@@ -11,4 +13,6 @@ pub use fact::{
     COLLECTIVES, DecodeError, Ext, Extension, Fact, Observation, PROCESS_STATE, Probe, ProbeReply, ProbeResult, STACKS,
     Signal,
 };
+pub use group_name::split_group_name;
+pub use metrics::{GRAD_NORM, LOSS, METRIC_STEP, REPLICA_CHECKSUM, ReplicaChecksum, SKIPPED_STEPS};
 pub use training::{Call, GroupPosition, RECENT_CALLS, StepTimes};

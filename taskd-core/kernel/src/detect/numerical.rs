@@ -11,7 +11,7 @@ mod series;
 use super::{FaultClass, FaultDetector, Findings, saved};
 use crate::job::{Domain, Generation, Incarnation, JobTime, Name, Rank, Role};
 use crate::state::View;
-use crate::trace::{DecodeError, GRAD_NORM, LOSS, METRIC_STEP, Observation, REPLICA_CHECKSUM, SKIPPED_STEPS, Signal};
+use crate::trace::{DecodeError, GRAD_NORM, LOSS, METRIC_STEP, Observation, SKIPPED_STEPS, Signal, is_replica_checksum};
 use bytes::Bytes;
 use checksums::Checksums;
 use divergence::Divergence;
@@ -34,6 +34,9 @@ const GRAD_NORM_REPORTS: u32 = 20;
 /// Number of losses in a row that are a fault if they are NaN or infinite: the first, because the reduced gradients
 /// spread it to all ranks.
 const LOSS_REPORTS: u32 = 1;
+
+/// Name of the evidence that states what to do.
+const ADVICE: Name = Name::new("numerical_advice");
 
 /// Upper bound of a whole number in a metric, exclusive: above it a 64-bit floating-point number has gaps.
 const WHOLE_END: f64 = (1_u64 << 53) as f64;
@@ -240,8 +243,7 @@ impl FaultDetector for NumericalDetector {
 
 /// Returns true if this detector reads the metric.
 fn is_of_training(name: &Name) -> bool {
-    let is_checksum = name.as_str().strip_prefix(REPLICA_CHECKSUM.as_str()).is_some_and(|rest| rest.starts_with('|'));
-    is_checksum || [METRIC_STEP, LOSS, GRAD_NORM, SKIPPED_STEPS].contains(name)
+    is_replica_checksum(name.as_str()) || [METRIC_STEP, LOSS, GRAD_NORM, SKIPPED_STEPS].contains(name)
 }
 
 /// Returns the whole number that a metric's value contains.

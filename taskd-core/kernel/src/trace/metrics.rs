@@ -17,8 +17,15 @@ pub const METRIC_STEP: Name = Name::new("metric_step");
 /// Number of steps that a gradient scaler has skipped so far, because gradients had overflowed.
 pub const SKIPPED_STEPS: Name = Name::new("skipped_steps");
 
-/// First part of the name of a [`ReplicaChecksum`]; the ranks of its process group follow: `replica_checksum|0-3`.
+/// First part of the name of a [`ReplicaChecksum`]. The layout of the parameters may follow, and the ranks of the process
+/// group do: `replica_checksum.1f0c9a7e|0-3`. Only reports of equal names are compared.
 pub const REPLICA_CHECKSUM: Name = Name::new("replica_checksum");
+
+/// Returns true if a metric of this name is a [`ReplicaChecksum`].
+#[must_use]
+pub fn is_replica_checksum(name: &str) -> bool {
+    name.strip_prefix(REPLICA_CHECKSUM.as_str()).is_some_and(|rest| rest.starts_with(['.', '|']))
+}
 
 /// A checksum of one part of the parameters that the ranks of a process group keep equal.
 ///

@@ -4,7 +4,7 @@
 //! The name of the metric states the group. It judges no group that has not been equal before, and computes no checksum.
 
 use super::divergence::{CORRUPTED, DIVERGED, MINORITY_PERMILLE, Split, listed, split};
-use super::{NAME, NumericalDetector};
+use super::{ADVICE, NAME, NumericalDetector};
 use crate::detect::{Evidence, Fault, Findings, Suspect};
 use crate::job::{Domain, Name, Rank, Role};
 use crate::state::View;
@@ -17,8 +17,6 @@ const GROUPS_MAX: usize = 4096;
 
 /// Maximum number of rounds of a group that wait for ranks. Above it the oldest is dropped, and its checksums are counted.
 const ROUNDS_MAX: usize = 16;
-
-const ADVICE: Name = Name::new("numerical_advice");
 
 /// Checksums of all groups.
 #[derive(Debug, Default, Serialize, Deserialize)]

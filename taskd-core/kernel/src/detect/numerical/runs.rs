@@ -4,7 +4,7 @@
 
 use super::rounds::Judged;
 use super::series::Verdict;
-use super::{NAME, NumericalDetector};
+use super::{ADVICE, NAME, NumericalDetector};
 use crate::detect::{Damage, Evidence, Fault, Findings, Health, Suspect};
 use crate::job::{Domain, JobTime, Name, Rank, Role};
 use crate::state::View;
@@ -40,9 +40,6 @@ pub(super) enum Kind {
     NotFinite,
     Spike,
 }
-
-/// What to do about the loss or gradients of one rank, and of all ranks.
-const ADVICE: Name = Name::new("numerical_advice");
 
 /// A metric, as it is called in the findings.
 #[derive(Clone, Debug)]

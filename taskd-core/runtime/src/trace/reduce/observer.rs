@@ -6,7 +6,7 @@ use super::Reducer;
 use crate::job::{Domain, Incarnation, Name, Rank, Role};
 use crate::trace::recorder::{Event, Kind};
 use crate::trace::{
-    Fact, GRAD_NORM, GroupPosition, LOSS, METRIC_STEP, Origin, REPLICA_CHECKSUM, RecordBatch, SKIPPED_STEPS, Signal,
+    Fact, GRAD_NORM, GroupPosition, LOSS, METRIC_STEP, Origin, RecordBatch, SKIPPED_STEPS, Signal, is_replica_checksum,
 };
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -149,8 +149,8 @@ impl Followed {
 
 /// Returns the name of a figure for detectors; `None` for any other figure.
 fn metric(text: &str) -> Option<Name> {
-    let is_checksum = || text.strip_prefix(REPLICA_CHECKSUM.as_str()).is_some_and(|group| group.starts_with('|'));
-    TRAINING_METRICS.into_iter().find(|name| *name == *text).or_else(|| is_checksum().then(|| text.to_owned().into()))
+    let checksum = || is_replica_checksum(text).then(|| text.to_owned().into());
+    TRAINING_METRICS.into_iter().find(|name| *name == *text).or_else(checksum)
 }
 
 fn timed(unix_nanos: u64, rank: Rank, incarnation: Incarnation, signal: Signal) -> TimedFact {

@@ -27,6 +27,7 @@ FEATURES, CLASSES, SAMPLES = 64, 10, 4096
 
 SLOW_READ, SLOW_WRITE, SLOW_DEVICE = 0.02, 0.06, 20  # seconds, seconds, milliseconds
 BATCH = 32
+TOGETHER = 20  # steps, at multiples of which a fault of all ranks begins: in the same step on all
 
 
 class Digits(Dataset):
@@ -75,10 +76,11 @@ class Damage:
         self.spike, self.bitflip = place / f"spike-{rank}", place / f"bitflip-{rank}"
         self.knows_all = False
 
-    def batch(self, x, y):
-        if self.nan.exists() or self.nan_all.exists() and not self.knows_all:
+    def batch(self, step, x, y):
+        is_of_all = step % TOGETHER == 0 and not self.knows_all and self.nan_all.exists()
+        if is_of_all or self.nan.exists():
             self.nan.unlink(missing_ok=True)
-            self.knows_all = self.nan_all.exists()
+            self.knows_all = is_of_all
             x[0, 0] = float("nan")
         return x, y
 
@@ -136,7 +138,7 @@ def main():
     skip, mismatch, size, slow_checkpoint, stop = (options.dir / name for name in names)
     damage = Damage(options.dir, rank)
     for step in range(1, options.steps + 1):
-        x, y = damage.batch(*next(data))
+        x, y = damage.batch(step, *next(data))
         loss = nn.functional.cross_entropy(model(x), y) * damage.weight()
         optimizer.zero_grad()
         loss.backward()

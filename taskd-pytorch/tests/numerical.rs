@@ -195,7 +195,10 @@ async fn one_flipped_bit_on_one_of_two_ranks_is_a_note() {
     let test = "one_flipped_bit_on_one_of_two_ranks_is_a_note";
     let Some(found) = train(test, 2, "bitflip:1:21").await else { return };
     assert!(found.blamed.is_empty() && found.of_job.is_empty(), "{found:#?}");
-    assert!(found.notes.iter().any(|note| note.contains("at step 24 the parameters of 2 replicas differ")), "{found:#?}");
+    assert!(
+        found.notes.iter().any(|note| note.contains("at step 24 the parameters of 2 replicas differ")),
+        "{found:#?}"
+    );
 }
 
 #[tokio::test]

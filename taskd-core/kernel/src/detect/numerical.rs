@@ -11,7 +11,9 @@ mod series;
 use super::{FaultClass, FaultDetector, Findings, saved};
 use crate::job::{Domain, Generation, Incarnation, JobTime, Name, Rank, Role};
 use crate::state::View;
-use crate::trace::{DecodeError, GRAD_NORM, LOSS, METRIC_STEP, Observation, SKIPPED_STEPS, Signal, is_replica_checksum};
+use crate::trace::{
+    DecodeError, GRAD_NORM, LOSS, METRIC_STEP, Observation, SKIPPED_STEPS, Signal, is_replica_checksum,
+};
 use bytes::Bytes;
 use checksums::Checksums;
 use divergence::Divergence;

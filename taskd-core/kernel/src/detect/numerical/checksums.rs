@@ -70,7 +70,15 @@ impl Checksums {
     }
 
     /// Adds a rank's checksum of the state after a step, and compares it once all members of the group have one.
-    pub(super) fn add(&mut self, name: &Name, rank: Rank, step: Option<u64>, value: f64, view: &View, out: &mut Findings) {
+    pub(super) fn add(
+        &mut self,
+        name: &Name,
+        rank: Rank,
+        step: Option<u64>,
+        value: f64,
+        view: &View,
+        out: &mut Findings,
+    ) {
         if !self.groups.contains_key(name.as_str()) {
             let (_, members) = split_group_name(name.as_str());
             if members.is_empty() || self.groups.len() >= GROUPS_MAX {

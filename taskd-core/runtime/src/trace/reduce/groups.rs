@@ -5,9 +5,9 @@
 use super::{GROUPS_MAX, PendingCall};
 use crate::trace::recorder::{Communication, DataType, NameId, Op};
 use crate::trace::{Call, GroupPosition, NameTable, RECENT_CALLS};
-use taskd_kernel::trace::split_group_name;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
+use taskd_kernel::trace::split_group_name;
 
 /// Groups, by the numbers of their names.
 #[derive(Debug, Default)]

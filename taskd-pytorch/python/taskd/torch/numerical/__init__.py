@@ -9,9 +9,9 @@ between them. A program whose steps are not those of torch's optimizers calls `r
   * `late`: values of a device that are read without a wait for it.
 
 Nothing here issues a collective, waits for a device or raises. A hook that fails is switched off, and that is reported.
-No figure is known of gradients that are sharded tensors (FSDP2, tensor parallelism) if the program clips them: their
-norm is a partial one on each rank. Sharded parameters have no replica, so they have no checksum. An optimizer or a
-backward pass inside of a compiled function is seen only if torch's compiler calls it as Python does.
+Of gradients that are sharded tensors (FSDP2, tensor parallelism) the norm is that of this rank's part. Sharded
+parameters have no replica, so they have no checksum. An optimizer or a backward pass inside of a compiled function is
+seen only if torch's compiler calls it as Python does.
 """
 
 from __future__ import annotations

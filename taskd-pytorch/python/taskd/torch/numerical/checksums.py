@@ -73,7 +73,7 @@ class Group:
                 data = torch.cat(rests)
                 words = torch.nn.functional.pad(data, (0, -data.numel() % 8)).view(torch.int64)
                 sums.setdefault(device, []).extend(digest.sums_of(words))
-            return [sum(digest.sums_of(torch.stack(of))) for of in sums.values()]
+            return [torch.stack(list(digest.sums_of(torch.stack(of)))).sum() for of in sums.values()]
 
     def is_alive(self, part: int) -> bool:
         return all(reference() is not None for reference, _, _ in self.parts[part])

@@ -171,7 +171,7 @@ class Watch:
             self.scaled = weakref.ref(scaled), loss.detach()
 
     def clipped(self, norm: Any) -> None:
-        if hasattr(norm, "to_local"):
+        if hasattr(norm, "to_local"):  # a partial one of this rank; the whole one takes a collective
             self.counts["sharded"] += 1
         elif len(self.clips) < CLIPS_MAX:
             self.clips.append(norm.detach() if hasattr(norm, "detach") else float(norm))

@@ -88,7 +88,9 @@ fn by_step(case: &Value) -> Vec<(u64, Vec<(String, u64)>)> {
             let figures = rank[step.to_string()].as_object().expect("each rank reports at the same steps").clone();
             assert_eq!(figures.len(), 1, "one group, one part at a time: {figures:?}");
             let (name, value) = figures.into_iter().next().unwrap();
-            (name, value.as_f64().unwrap() as u64)
+            #[allow(clippy::cast_possible_truncation, reason = "a whole number of 52 bits")]
+            let value = value.as_f64().unwrap() as u64;
+            (name, value)
         };
         ranks.iter().map(of_rank).collect()
     };

@@ -161,8 +161,8 @@ class Watch:
             self.counts["unseen"] += 1
             return
         is_scaled = self.scaled is not None and self.scaled[0]() is roots
-        loss = self.scaled[1] if is_scaled else roots.detach()
-        self.losses.append(loss.item() if loss.device.type == "cpu" else loss)
+        loss = self.scaled[1] if is_scaled else roots
+        self.losses.append(loss.item() if loss.device.type == "cpu" else loss.detach())
 
     def scales(self, scaled: Any, loss: Any) -> None:
         import torch

@@ -2,8 +2,9 @@
 //! detectors report it.
 //!
 //! `cargo run --release --example find_culprit -- --inject slow50`. The injected fault is compared with the report;
-//! victim and moment come from the seed. A rank is slowed or stopped from outside. A skipped or mismatched collective, and
-//! the slow storage and devices, which are simulated, are the program's own, on finding a file. The Python environment is that of `pytorch_ddp`.
+//! victim and moment come from the seed. A rank is slowed or stopped from outside. A skipped or mismatched collective,
+//! numerical faults (a NaN, a wrong loss, one flipped bit of a parameter), and the slow storage and devices, which are
+//! simulated, are the program's own, on finding a file. The Python environment is that of `pytorch_ddp`.
 
 use clap::Parser;
 use std::process::ExitCode;

@@ -6,8 +6,9 @@
 A step is forward, backward with DDP's own all-reduce, optimizer, and one all-reduce of the loss. `Device` simulates an
 accelerator: a step waits for it as for a real one, in many short pieces. Files in --dir cause faults of rank R:
 `skip-R` leaves one all-reduce out, `mismatch-R` calls another collective in its place, `size-R` reduces more elements;
-`slow-input-R` and `slow-checkpoint-R` simulate slow storage. `slow-all` makes the devices of all ranks slower, `stop`
-ends the training of all ranks.
+`slow-input-R` and `slow-checkpoint-R` simulate slow storage. `nan-R` (or `nan-all`) puts a NaN into one batch,
+`spike-R` weighs the loss wrongly, `bitflip-R` flips one bit of one parameter. `slow-all` makes the devices of all ranks
+slower, `stop` ends the training of all ranks.
 """
 
 import argparse
@@ -26,6 +27,7 @@ FEATURES, CLASSES, SAMPLES = 64, 10, 4096
 
 SLOW_READ, SLOW_WRITE, SLOW_DEVICE = 0.02, 0.06, 20  # seconds, seconds, milliseconds
 BATCH = 32
+TOGETHER = 20  # steps, at multiples of which a fault of all ranks begins: in the same step on all
 
 
 class Digits(Dataset):
@@ -64,6 +66,32 @@ class Device(nn.Module):
             due = max(due, time.monotonic() - self.KERNEL) + self.KERNEL
             time.sleep(max(0.0, due - time.monotonic()))
         return x
+
+
+class Damage:
+    """Numerical faults of one rank, each ordered by a file."""
+
+    def __init__(self, place, rank):
+        self.nan, self.nan_all = place / f"nan-{rank}", place / "nan-all"
+        self.spike, self.bitflip = place / f"spike-{rank}", place / f"bitflip-{rank}"
+        self.knows_all = False
+
+    def batch(self, step, x, y):
+        is_of_all = step % TOGETHER == 0 and not self.knows_all and self.nan_all.exists()
+        if is_of_all or self.nan.exists():
+            self.nan.unlink(missing_ok=True)
+            self.knows_all = is_of_all
+            x[0, 0] = float("nan")
+        return x, y
+
+    def weight(self):
+        return 4.0 if self.spike.exists() else 1.0
+
+    def parameters(self, model):
+        if self.bitflip.exists():
+            self.bitflip.unlink()
+            with torch.no_grad():  # bit 20 of the 32: a fraction of the value
+                next(model.parameters()).view(torch.int32)[0, 0] ^= 1 << 20
 
 
 def batches(loader):
@@ -108,12 +136,14 @@ def main():
     data = batches(DataLoader(Digits(options.dir / f"slow-input-{rank}"), batch_size=BATCH, shuffle=True))
     names = (f"skip-{rank}", f"mismatch-{rank}", f"size-{rank}", f"slow-checkpoint-{rank}", "stop")
     skip, mismatch, size, slow_checkpoint, stop = (options.dir / name for name in names)
+    damage = Damage(options.dir, rank)
     for step in range(1, options.steps + 1):
-        x, y = next(data)
-        loss = nn.functional.cross_entropy(model(x), y)
+        x, y = damage.batch(step, *next(data))
+        loss = nn.functional.cross_entropy(model(x), y) * damage.weight()
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
+        damage.parameters(model)
         shared = torch.tensor([loss.item(), float(stop.exists())])
         if mismatch.exists():
             mismatch.unlink()

@@ -65,7 +65,7 @@ impl TracedJob {
             .into_iter()
             .chain(["--checkpoint-every".to_owned(), every])
             .chain(self.shards.then(|| "--shards".to_owned()));
-        let mut spec = JobSpec::new("traced", self.ranks, WorkerSpec::new(argv));
+        let mut spec = JobSpec::new("traced", self.ranks, WorkerSpec::new(argv).with_env("TASKD_NUMERICAL", "on"));
         spec.policy.start_timeout = START_WITHIN;
         spec.policy.termination_grace_period = Duration::from_millis(500);
         spec

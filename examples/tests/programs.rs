@@ -249,7 +249,8 @@ fn find_culprit_names_the_rank_and_what_it_did() {
         return;
     }
     let _alone = TORCH.lock().unwrap_or_else(PoisonError::into_inner);
-    for (injected, cause) in [("stop", "frozen"), ("skip", "skipped"), ("mismatch", "mismatched")] {
+    let cases = [("stop", "frozen"), ("skip", "skipped"), ("mismatch", "mismatched"), ("bitflip", "sdc")];
+    for (injected, cause) in cases {
         let verdict =
             account(&example("find_culprit").args(["--json", "--inject", injected]).output().expect("it runs"));
         assert_eq!((&verdict["correct"], &verdict["cause"]), (&true.into(), &cause.into()), "{verdict}");

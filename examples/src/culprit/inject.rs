@@ -43,6 +43,14 @@ pub enum Injection {
     SlowCheckpoint,
     /// The devices of all ranks take 20 ms longer for each step. No rank is at fault.
     SlowAll,
+    /// The rank's batch of one step contains a NaN. Only its program can do that.
+    Nan,
+    /// The batches of all ranks in one step contain a NaN. No rank is at fault.
+    NanAll,
+    /// The rank weighs its loss by four from then on. Only its program can do that.
+    Spike,
+    /// One bit of one of the rank's parameters flips. Only its program can do that.
+    Bitflip,
 }
 
 impl Injection {
@@ -50,13 +58,15 @@ impl Injection {
     #[must_use]
     pub const fn cause(self) -> &'static str {
         match self {
-            Injection::None | Injection::SlowAll => "none",
+            Injection::None | Injection::SlowAll | Injection::NanAll => "none",
             Injection::Slow20 | Injection::Slow50 => "slow",
             Injection::Stop => "frozen",
             Injection::Skip => "skipped",
             Injection::Mismatch | Injection::Size => "mismatched",
             Injection::SlowInput => "slow-input",
             Injection::SlowCheckpoint => "slow-checkpoint",
+            Injection::Nan | Injection::Spike => "numerical",
+            Injection::Bitflip => "sdc",
         }
     }
 
@@ -74,13 +84,17 @@ impl Injection {
             Injection::SlowInput => "reads its samples from slow storage",
             Injection::SlowCheckpoint => "writes its checkpoints to slow storage",
             Injection::SlowAll => "all devices are slower",
+            Injection::Nan => "trains on a batch with a NaN",
+            Injection::NanAll => "all ranks train on a batch with a NaN",
+            Injection::Spike => "weighs its loss wrongly",
+            Injection::Bitflip => "has one flipped bit in a parameter",
         }
     }
 
     /// Returns true if one rank is at fault.
     #[must_use]
     pub const fn has_victim(self) -> bool {
-        !matches!(self, Injection::None | Injection::SlowAll)
+        !matches!(self, Injection::None | Injection::SlowAll | Injection::NanAll)
     }
 
     /// Returns the number of steps between two checkpoints in the job into which the fault is injected; 0 for none.
@@ -106,6 +120,10 @@ impl Injection {
             Injection::SlowInput => job.send(&format!("slow-input-{rank}"))?,
             Injection::SlowCheckpoint => job.send(&format!("slow-checkpoint-{rank}"))?,
             Injection::SlowAll => job.send("slow-all")?,
+            Injection::Nan => job.send(&format!("nan-{rank}"))?,
+            Injection::NanAll => job.send("nan-all")?,
+            Injection::Spike => job.send(&format!("spike-{rank}"))?,
+            Injection::Bitflip => job.send(&format!("bitflip-{rank}"))?,
         }
         Ok(Injected::Once)
     }

@@ -14,7 +14,8 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use taskd_core::detect::{
-    ExitDetector, FailSlowDetector, Fault, FaultDetectorExt, HangDetector, SilenceDetector, SlowRankDetector,
+    ExitDetector, FailSlowDetector, Fault, FaultDetectorExt, HangDetector, NumericalDetector, SilenceDetector,
+    SlowRankDetector,
 };
 use taskd_core::kernel::Event;
 use taskd_core::recover::{ExitStrategy, Restart};
@@ -141,6 +142,7 @@ fn runtime(job: &TracedJob, at: &Launchers, detector: SlowDetector) -> Result<Ru
         .detector(SilenceDetector::after(SILENT_AFTER))
         .detector(slow)
         .detector(HangDetector::default())
+        .detector(NumericalDetector::new())
         .strategy(Restart::new())
         .strategy(ExitStrategy::new())
         .launcher(Arc::clone(&at.torch));

@@ -2,7 +2,7 @@
 //! process.
 //!
 //! `cargo run --release -p taskd-soak --example bench_trace` prints the tables, `--json` the figures as the last line.
-//! `--only cost,flow` runs some of the measurements; `python`, `training` and `standbys` use the Python environment of
+//! `--only cost,flow` runs some of the measurements; `python`, `training`, `numerical` and `standbys` use the Python environment of
 //! `pytorch_ddp`. `--quick` reduces all counts and only checks that the program works. With `--features parquet` stored
 //! records are compared with Parquet, too.
 //! All that is compared is measured in turns, round after round; what is printed is the median of the rounds, the least and
@@ -11,6 +11,7 @@
 
 mod cost;
 mod flow;
+mod numerical;
 mod python;
 mod rivals;
 mod standbys;
@@ -49,6 +50,8 @@ enum Measurement {
     Python,
     /// Cost of recording in a PyTorch training.
     Training,
+    /// Cost of the figures that find numerical faults in a PyTorch training.
+    Numerical,
     /// Cost of standbys in a PyTorch training while they start.
     Standbys,
 }
@@ -66,6 +69,8 @@ struct Figures {
     calls: Option<python::Calls>,
     #[serde(flatten)]
     training: Option<python::Training>,
+    #[serde(flatten)]
+    numerical: Option<numerical::Figures>,
     #[serde(flatten)]
     standbys: Option<standbys::Figures>,
 }
@@ -95,6 +100,9 @@ async fn run(options: &Options) -> Result<(), Failure> {
     }
     if wanted(Measurement::Training) {
         figures.training = Some(python::training(&python::interpreter().await?, options.quick).await?);
+    }
+    if wanted(Measurement::Numerical) {
+        figures.numerical = Some(numerical::measure(&python::interpreter().await?, options.quick).await?);
     }
     if wanted(Measurement::Standbys) {
         figures.standbys = Some(standbys::measure(&python::interpreter().await?, options.quick).await?);

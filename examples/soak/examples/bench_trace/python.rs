@@ -177,12 +177,19 @@ pub(crate) struct Script<'a> {
     /// The binding through which it records: `ctypes` or `abi3`; empty for the default.
     native: &'a str,
     standbys: Standbys,
+    /// True if it reports figures that find numerical faults.
+    numerical: bool,
 }
 
 impl<'a> Script<'a> {
     /// Creates a program that is run as by an unmodified launcher.
     pub(crate) fn new(python: &'a Path, name: &'a str, args: &'a [String], ranks: u32) -> Script<'a> {
-        Script { python, name, args, ranks, native: "", standbys: Standbys::template() }
+        Script { python, name, args, ranks, native: "", standbys: Standbys::template(), numerical: false }
+    }
+
+    /// Has it report figures that find numerical faults.
+    pub(crate) fn numerical(self) -> Script<'a> {
+        Script { numerical: true, ..self }
     }
 
     pub(crate) fn standbys(self, standbys: Standbys) -> Script<'a> {
@@ -225,6 +232,9 @@ impl<'a> Script<'a> {
         let mut worker = worker.with_env("PYTHONFAULTHANDLER", "1"); // a crash leaves the Python stacks in its output
         if !self.native.is_empty() {
             worker = worker.with_env("TASKD_NATIVE", self.native);
+        }
+        if self.numerical {
+            worker = worker.with_env("TASKD_NUMERICAL", "on");
         }
         let mut spec = JobSpec::new("bench", self.ranks, worker);
         spec.policy.start_timeout = Duration::from_secs(300);

@@ -2,6 +2,7 @@
 //!
 //! It computes no checksum and reads no tensor: ranks report figures, and the kernel compares their checksums.
 
+mod checksums;
 mod divergence;
 mod rounds;
 mod runs;
@@ -10,8 +11,11 @@ mod series;
 use super::{FaultClass, FaultDetector, Findings, saved};
 use crate::job::{Domain, Generation, Incarnation, JobTime, Name, Rank, Role};
 use crate::state::View;
-use crate::trace::{DecodeError, Observation, Signal};
+use crate::trace::{
+    DecodeError, GRAD_NORM, LOSS, METRIC_STEP, Observation, SKIPPED_STEPS, Signal, is_replica_checksum,
+};
 use bytes::Bytes;
+use checksums::Checksums;
 use divergence::Divergence;
 use rounds::Rounds;
 use runs::{Kind, Metric, Run};
@@ -20,7 +24,7 @@ use series::Limits;
 use std::collections::BTreeMap;
 
 const NAME: Name = Name::new("numerical");
-const SNAPSHOT_VERSION: u8 = 1;
+const SNAPSHOT_VERSION: u8 = 2;
 
 /// Number of loss values with which a loss is compared.
 const WINDOW_REPORTS: usize = 32;
@@ -33,15 +37,19 @@ const GRAD_NORM_REPORTS: u32 = 20;
 /// spread it to all ranks.
 const LOSS_REPORTS: u32 = 1;
 
-const LOSS: Metric = Metric { name: "loss", words: "loss" };
-const GRAD_NORM: Metric = Metric { name: "grad_norm", words: "gradient norm" };
+/// Name of the evidence that states what to do.
+const ADVICE: Name = Name::new("numerical_advice");
+
+/// Upper bound of a whole number in a metric, exclusive: above it a 64-bit floating-point number has gaps.
+const WHOLE_END: f64 = (1_u64 << 53) as f64;
 
 /// Reports numerical faults of the training.
 ///
-/// Ranks report their figures as [`Signal::Metric`] of the names `loss` and `grad_norm`, for example with
-/// `taskd.counter("loss", loss)` in Python. The n-th reports of all ranks since the start of the generation are
-/// compared with each other. If they are more than half of a step apart in time, they belong to different steps: then
-/// no rank is blamed.
+/// Ranks report their figures as [`Signal::Metric`] of the names [`LOSS`](crate::trace::LOSS) and
+/// [`GRAD_NORM`](crate::trace::GRAD_NORM), either by themselves (`TASKD_NUMERICAL` in the environment of a PyTorch job) or
+/// with `taskd.counter("loss", loss)` in Python. Reports of one [step](crate::trace::METRIC_STEP) are compared with each
+/// other; without a step, the n-th reports of all ranks since the start of the generation. If those are more than half of a
+/// step apart in time, they belong to different steps: then no rank is blamed.
 ///
 /// | finding | when | class |
 /// |---|---|---|
@@ -50,7 +58,7 @@ const GRAD_NORM: Metric = Metric { name: "grad_norm", words: "gradient norm" };
 /// | note | a loss is a spike, or a gradient norm is infinite, for a few reports | |
 /// | fault of the job, without a culprit | the losses of several ranks are spikes in five reports in a row | [`NUMERICAL`](Self::NUMERICAL) |
 /// | fault of a rank, 700 permille | the same on only one of at least three ranks | [`NUMERICAL`](Self::NUMERICAL) |
-/// | fault of a rank, 900 permille, with faulty state | its checksum of parameters and optimizer state differs from that of a strict majority of its replicas, which are equal, at the same step | [`SDC`](Self::SDC) |
+/// | fault of a rank, 900 permille, with faulty state | its checksum of parameters (and optimizer state) differs from that of a strict majority of its replicas, which are equal, at the same step | [`SDC`](Self::SDC) |
 /// | note | the checksums of replicas differ, but no rank stands out: of two replicas neither is blamed | |
 ///
 /// A *spike* exceeds the median of the rank's last 32 usual losses by more than eight robust standard deviations
@@ -59,8 +67,10 @@ const GRAD_NORM: Metric = Metric { name: "grad_norm", words: "gradient norm" };
 ///
 /// Checksums are compared in the process groups that the framework itself keeps equal (for example those of
 /// `DistributedDataParallel`), in rounds in which all ranks of the world have reported, and only after all ranks of the
-/// group have been equal in an earlier round of the same generation. Ranks compute them at the first steps, at powers
-/// of two and every 64 steps, for the recovery within processes: this detector adds no cost.
+/// group have been equal in an earlier round of the same generation. They have two sources. In a `taskd.steps` loop,
+/// ranks compute them at the first steps, at powers of two and every 64 steps, for the recovery within processes: this
+/// detector adds no cost. Elsewhere `TASKD_NUMERICAL` has each rank compute the checksum of one part of the parameters at
+/// a time ([`ReplicaChecksum`](crate::trace::ReplicaChecksum)), so that all parts have their turn.
 ///
 /// Faults of the class [`NUMERICAL`](Self::NUMERICAL) are withdrawn after 16 usual reports. Their ranks still train, so
 /// the built-in strategies leave them alone, and the incident reports that nothing was done. Faults of the class
@@ -79,12 +89,17 @@ pub struct NumericalDetector {
 struct State {
     generation: Generation,
     incarnations: BTreeMap<u32, Incarnation>,
+    /// Step to which the next figures of a rank belong, by rank.
+    steps: BTreeMap<u32, u64>,
+    /// Largest number of steps that the gradient scaler of a rank has skipped.
+    skipped: u64,
     loss: Rounds,
     grad_norm: Rounds,
     loss_not_finite: Run,
     loss_spike: Run,
     grad_norm_not_finite: Run,
     divergence: Divergence,
+    checksums: Checksums,
 }
 
 impl Default for NumericalDetector {
@@ -132,12 +147,19 @@ impl NumericalDetector {
         self.state.loss.late.saturating_add(self.state.grad_norm.late)
     }
 
+    /// Returns the number of reported [checksums](crate::trace::ReplicaChecksum) that could not be compared: without a
+    /// step or members, of too many groups, or in a round that lacks a rank.
+    #[must_use]
+    pub fn dropped_checksums(&self) -> u64 {
+        self.state.checksums.dropped
+    }
+
     fn limits(&self) -> Limits {
         Limits { window: WINDOW_REPORTS, sigmas: self.sigmas, percent: self.percent }
     }
 
     /// Handles a figure of a rank.
-    fn reported(&mut self, rank: Rank, metric: Metric, value: f64, o: &Observation, view: &View, out: &mut Findings) {
+    fn reported(&mut self, rank: Rank, name: &Name, value: f64, o: &Observation, view: &View, out: &mut Findings) {
         let Some(proc) = view.proc(&Role::Rank(rank)) else { return };
         if o.incarnation.is_some_and(|told| told != proc.incarnation) || !view.world.members().contains_key(&rank) {
             return;
@@ -149,9 +171,14 @@ impl NumericalDetector {
             self.state.incarnations.insert(rank.0, incarnation);
         }
         let (limits, at) = (self.limits(), o.at.min(view.now));
-        match metric.name == LOSS.name {
-            true => self.state.loss.add(rank, value, at, &limits),
-            false => self.state.grad_norm.add(rank, value, at, &limits),
+        let State { steps, skipped, loss, grad_norm, checksums, .. } = &mut self.state;
+        let step = steps.get(&rank.0).copied();
+        match name {
+            name if *name == METRIC_STEP => _ = whole(value).map(|step| steps.insert(rank.0, step)),
+            name if *name == SKIPPED_STEPS => *skipped = whole(value).unwrap_or_default().max(*skipped),
+            name if *name == LOSS => loss.add(rank, step, value, at, &limits),
+            name if *name == GRAD_NORM => grad_norm.add(rank, step, value, at, &limits),
+            checksum => checksums.add(checksum, rank, step, value, view, out),
         }
         self.judge(view, out);
     }
@@ -159,20 +186,24 @@ impl NumericalDetector {
     /// Begins again in a new world: ranks count their reports from one, and what was reported has led to it.
     fn start_again(&mut self, generation: Generation) {
         let divergence = std::mem::take(&mut self.state.divergence);
-        self.state = State { generation, divergence, ..State::default() };
+        let mut checksums = std::mem::take(&mut self.state.checksums);
+        checksums.start_again();
+        self.state = State { generation, divergence, checksums, ..State::default() };
     }
 
     /// Judges all rounds that can be judged.
     fn judge(&mut self, view: &View, out: &mut Findings) {
-        let State { loss, grad_norm, loss_not_finite, loss_spike, grad_norm_not_finite, .. } = &mut self.state;
+        let State { skipped, loss, grad_norm, loss_not_finite, loss_spike, grad_norm_not_finite, .. } = &mut self.state;
+        let of_loss = Metric { name: LOSS, words: "loss", skipped: 0 };
+        let of_gradients = Metric { name: GRAD_NORM, words: "gradient norm", skipped: *skipped };
         while let Some(judged) = loss.next(view) {
-            loss_not_finite.add(Kind::NotFinite, LOSS, &judged, LOSS_REPORTS, view, out);
-            if loss_spike.add(Kind::Spike, LOSS, &judged, self.persistence, view, out) {
+            loss_not_finite.add(Kind::NotFinite, &of_loss, &judged, LOSS_REPORTS, view, out);
+            if loss_spike.add(Kind::Spike, &of_loss, &judged, self.persistence, view, out) {
                 loss.forget(); // ranks that would take longer to know the new level would stand out
             }
         }
         while let Some(judged) = grad_norm.next(view) {
-            grad_norm_not_finite.add(Kind::NotFinite, GRAD_NORM, &judged, GRAD_NORM_REPORTS, view, out);
+            grad_norm_not_finite.add(Kind::NotFinite, &of_gradients, &judged, GRAD_NORM_REPORTS, view, out);
         }
     }
 }
@@ -189,9 +220,8 @@ impl FaultDetector for NumericalDetector {
     fn observe(&mut self, o: &Observation, view: &View, out: &mut Findings) {
         self.state.divergence.observe(view, out);
         let (Signal::Metric { name, value }, Domain::Process(Role::Rank(rank))) = (&o.signal, &o.about) else { return };
-        let metric = [LOSS, GRAD_NORM].into_iter().find(|metric| *name == metric.name);
-        if let Some(metric) = metric {
-            self.reported(*rank, metric, *value, o, view, out);
+        if is_of_training(name) {
+            self.reported(*rank, name, *value, o, view, out);
         }
     }
 
@@ -211,6 +241,17 @@ impl FaultDetector for NumericalDetector {
         self.state = saved::load(SNAPSHOT_VERSION, saved)?;
         Ok(())
     }
+}
+
+/// Returns true if this detector reads the metric.
+fn is_of_training(name: &Name) -> bool {
+    is_replica_checksum(name.as_str()) || [METRIC_STEP, LOSS, GRAD_NORM, SKIPPED_STEPS].contains(name)
+}
+
+/// Returns the whole number that a metric's value contains.
+fn whole(value: f64) -> Option<u64> {
+    #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "from 0 to 2^53")]
+    (0.0..WHOLE_END).contains(&value).then_some(value as u64)
 }
 
 #[cfg(test)]

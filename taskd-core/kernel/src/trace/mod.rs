@@ -4,11 +4,17 @@
 //! Plain data. `taskd_core::trace` has the sources, recorders and stores around them.
 
 mod fact;
+mod group_name;
+mod metrics;
 pub mod switches;
 mod training;
 
 pub use fact::{
     COLLECTIVES, DecodeError, Ext, Extension, Fact, Observation, PROCESS_STATE, Probe, ProbeReply, ProbeResult, STACKS,
     Signal,
+};
+pub use group_name::split_group_name;
+pub use metrics::{
+    GRAD_NORM, LOSS, METRIC_STEP, REPLICA_CHECKSUM, ReplicaChecksum, SKIPPED_STEPS, is_replica_checksum,
 };
 pub use training::{Call, GroupPosition, RECENT_CALLS, StepTimes};

@@ -94,7 +94,8 @@ def mark(name: str) -> None:
 
 def counter(name: str, value: float) -> None:
     """Records a figure. Those of the names `loss` and `grad_norm` are also reported to the supervisor's detectors:
-    report them at the same steps on all ranks. A tensor is read at once, so one on a device is waited for."""
+    report them at the same steps on all ranks. With TASKD_NUMERICAL taskd reports them without this call, until the
+    program does. A tensor is read at once, so one on a device is waited for."""
     try:
         _counter(_code(_moments, name, USER, name), float(value))
     except (TypeError, ValueError, OverflowError):
@@ -265,6 +266,8 @@ def _code(codes, name, kind, key):
         return kind
     code = codes.get(key)
     if code is None:
+        if codes is _moments:
+            _hooks.marked(name)
         code = _hooks.code_of(native, kind, name)
         if len(codes) < NAMES_MAX:
             codes[key] = code

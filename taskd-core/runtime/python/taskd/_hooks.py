@@ -12,7 +12,7 @@ PROFILER_ACTIVE = "another profiler is active"
 
 NAMES_MAX = 256  # that a hook caches; other names are looked up in the library each time
 
-hooks = {}  # by kind
+hooks = {}  # by kind; of a figure that is reported without marks, by its name
 at_first = []  # functions to call once, before a hook records its first range
 on_replaced = []  # functions to call with a function and its replacement, for a framework's compiler
 failures = 0
@@ -32,7 +32,7 @@ def first():
 
 
 def marked(kind):
-    """Stops the hook of a kind that the program marks itself: otherwise its ranges would be recorded twice."""
+    """Stops the hook of a kind or figure that the program reports itself: otherwise it would be recorded twice."""
     if kind in hooks:
         hooks[kind].stop()
 

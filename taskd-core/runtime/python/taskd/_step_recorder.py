@@ -24,6 +24,7 @@ class Steps:
         self.native = native
         self.range = 0
         self.is_marked = False
+        self.newest = 0  # number of the step that was completed last
         native.hooked(KIND)
         _hooks.hooks[KIND] = self
         _hooks.at_first.append(self.begin_first)
@@ -34,6 +35,7 @@ class Steps:
 
     def completed(self, number):
         """Ends the range of a step that an optimizer has completed, and begins the next."""
+        self.newest = number
         try:
             if not self.is_marked:
                 self.native.end(self.range)

@@ -8,6 +8,7 @@
   * `state`, `state_dicts`, `transfer`, `digest`: the state of a rank, and its copy from another rank;
   * `emergency_checkpoint`, `in_memory_checkpoint`, `load_checkpoint`: checkpoints;
   * `data`, `ddp`, `fsdp`, `accelerate`: support for DataLoaders, DDP, FSDP and accelerate;
+  * `numerical`: loss, norm of gradients, and checksums of replicas, without marks of the program;
   * `hooks`: the records of a step, a forward pass, a data loader and a saved checkpoint.
 
 An import of this package does not import torch; its modules do. Programs import `taskd`; functions here may change with

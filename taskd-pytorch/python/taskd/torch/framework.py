@@ -42,6 +42,9 @@ hidden = set()
 
 def install(after_import: Callable[[str, Callable[[Any], object]], None], native: Any) -> None:
     """Called once, in the rank, before the hooks."""
+    from taskd.torch import numerical
+
+    numerical.install(after_import, native)
     _hooks.at_first.append(lambda: look_for_mstx(native))
     for name in COMPILERS:
         after_import(name, hide_from_compiler)

@@ -13,10 +13,10 @@ use std::collections::{BTreeMap, BTreeSet};
 pub(super) const DIVERGED: Name = Name::new("replica_checksums");
 
 /// Confidence for a rank with another state than that of a strict majority of its replicas.
-const MINORITY_PERMILLE: u16 = 900;
+pub(super) const MINORITY_PERMILLE: u16 = 900;
 
 /// Damage of a rank with wrong parameters or optimizer state. Its device or its memory may be the reason.
-const CORRUPTED: Damage =
+pub(super) const CORRUPTED: Damage =
     Damage { process: Health::Healthy, state: Health::Faulty, device: Health::Unknown, program: Health::Unknown };
 
 /// What is known of the groups that the framework keeps equal.
@@ -34,7 +34,8 @@ pub(super) struct Divergence {
 }
 
 /// Result of the comparison of one group in one round.
-enum Split {
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Split {
     /// All ranks are equal.
     None,
     /// A strict majority is equal, and each of these ranks differs from it and from each other.
@@ -121,7 +122,8 @@ impl Divergence {
     }
 }
 
-fn split(by_digest: &BTreeMap<&str, Vec<Rank>>) -> Split {
+/// Compares the ranks by their checksums.
+pub(super) fn split<K>(by_digest: &BTreeMap<K, Vec<Rank>>) -> Split {
     if by_digest.len() < 2 {
         return Split::None;
     }
@@ -137,7 +139,7 @@ fn split(by_digest: &BTreeMap<&str, Vec<Rank>>) -> Split {
 }
 
 /// Lists the sets of equal ranks, as far as they fit in a sentence.
-fn listed(by_digest: &BTreeMap<&str, Vec<Rank>>) -> String {
+pub(super) fn listed<K>(by_digest: &BTreeMap<K, Vec<Rank>>) -> String {
     const SETS_MAX: usize = 4;
     const RANKS_MAX: usize = 8;
     let set = |ranks: &Vec<Rank>| {

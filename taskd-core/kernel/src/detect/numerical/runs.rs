@@ -4,9 +4,9 @@
 
 use super::rounds::Judged;
 use super::series::Verdict;
-use super::{NAME, NumericalDetector};
+use super::{ADVICE, NAME, NumericalDetector};
 use crate::detect::{Damage, Evidence, Fault, Findings, Health, Suspect};
-use crate::job::{Domain, JobTime, Rank, Role};
+use crate::job::{Domain, JobTime, Name, Rank, Role};
 use crate::state::View;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -42,12 +42,14 @@ pub(super) enum Kind {
 }
 
 /// A metric, as it is called in the findings.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Metric {
     /// Name in the signals, such as `loss`.
-    pub(super) name: &'static str,
+    pub(super) name: Name,
     /// Name in sentences.
     pub(super) words: &'static str,
+    /// Number of steps that the gradient scaler of a rank has skipped so far.
+    pub(super) skipped: u64,
 }
 
 /// Values of one kind in successive rounds.
@@ -70,7 +72,7 @@ impl Run {
     pub(super) fn add(
         &mut self,
         kind: Kind,
-        metric: Metric,
+        metric: &Metric,
         judged: &Judged,
         limit: u32,
         view: &View,
@@ -107,7 +109,8 @@ impl Run {
             _ => None,
         };
         (self.reported, self.usual) = (Some(alone), 0);
-        out.blame(fault(alone, since, view).with_evidence(evidence));
+        let advice = Evidence::text(ADVICE, advice(kind, alone, judged));
+        out.blame(fault(alone, since, view).with_evidence(evidence).with_evidence(advice));
         false
     }
 
@@ -163,7 +166,7 @@ fn domain(rank: Option<u32>) -> Domain {
     rank.map_or(Domain::Job, |rank| Domain::Process(Role::Rank(Rank(rank))))
 }
 
-fn evidence(kind: Kind, metric: Metric, judged: &Judged, hits: &[Hit], rounds: u32) -> Evidence {
+fn evidence(kind: Kind, metric: &Metric, judged: &Judged, hits: &[Hit], rounds: u32) -> Evidence {
     let what = match kind {
         Kind::NotFinite => format!("{}_not_finite", metric.name),
         Kind::Spike => format!("{}_spike", metric.name),
@@ -175,7 +178,7 @@ fn evidence(kind: Kind, metric: Metric, judged: &Judged, hits: &[Hit], rounds: u
     Evidence::figure(what, value, usual, sentence(kind, metric, judged, hits, rounds)).with_peers(peers)
 }
 
-fn sentence(kind: Kind, metric: Metric, judged: &Judged, hits: &[Hit], rounds: u32) -> String {
+fn sentence(kind: Kind, metric: &Metric, judged: &Judged, hits: &[Hit], rounds: u32) -> String {
     let one = |hit: &Hit| match hit.verdict {
         Verdict::Spike(usual) => format!("rank {}: {:.4}, usually {usual:.4}", hit.rank, hit.value),
         _ => format!("rank {}: {}", hit.rank, hit.value),
@@ -187,6 +190,34 @@ fn sentence(kind: Kind, metric: Metric, judged: &Judged, hits: &[Hit], rounds: u
         Kind::Spike => "is far above its usual value",
     };
     let in_a_row = if rounds > 1 { format!(", {rounds} reports in a row") } else { String::new() };
-    let (hit, all, number, named) = (hits.len(), judged.ranks.len(), judged.number, named.join("; "));
-    format!("the {} {is} on {hit} of {all} ranks in report {number}{in_a_row} ({named}{more})", metric.words)
+    let (hit, all, named) = (hits.len(), judged.ranks.len(), named.join("; "));
+    let when = if judged.is_step { "at step" } else { "in report" };
+    let skipped = match metric.skipped {
+        0 => String::new(),
+        steps => format!("; the gradient scaler skips such steps, {steps} so far"),
+    };
+    let number = judged.number;
+    format!("the {} {is} on {hit} of {all} ranks {when} {number}{in_a_row} ({named}{more}){skipped}", metric.words)
+}
+
+/// Returns what to do, in one sentence.
+fn advice(kind: Kind, alone: Option<u32>, judged: &Judged) -> String {
+    let before = if judged.is_step { format!("step {}", judged.number) } else { "that step".to_owned() };
+    match (kind, alone) {
+        (Kind::NotFinite, Some(rank)) => format!(
+            "look at the batch of rank {rank} in that step, then at its device; parameters may be damaged on all ranks by \
+             now: continue from a checkpoint before {before}, without that batch"
+        ),
+        (Kind::NotFinite, None) => format!(
+            "parameters may be damaged on all ranks: continue from a checkpoint before {before}, with a lower learning \
+             rate, clipped gradients or without the batch"
+        ),
+        (Kind::Spike, Some(rank)) => {
+            format!("compare the data of rank {rank} with that of the other ranks, then look at its device")
+        }
+        (Kind::Spike, None) => format!(
+            "if the loss does not fall again, continue from a checkpoint before {before}, with other batches or a lower \
+             learning rate"
+        ),
+    }
 }

@@ -3,6 +3,7 @@ use crate::detect::fixture::{Scene, fault, rank_domain};
 use crate::detect::{Fault, Finding, Health};
 use crate::state::StateDigest;
 
+mod replicas;
 mod simulation;
 
 /// A job that reports one metric of all ranks in every step, and its detector.

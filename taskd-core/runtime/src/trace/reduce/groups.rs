@@ -7,9 +7,7 @@ use crate::trace::recorder::{Communication, DataType, NameId, Op};
 use crate::trace::{Call, GroupPosition, NameTable, RECENT_CALLS};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
-
-/// Maximum number of members of a group; the members of a larger group are treated as unknown.
-const MEMBERS_MAX: u64 = 1 << 20;
+use taskd_kernel::trace::split_group_name;
 
 /// Groups, by the numbers of their names.
 #[derive(Debug, Default)]
@@ -79,7 +77,7 @@ impl Groups {
 
     pub(super) fn positions(&self, now: u64, names: &NameTable) -> Vec<GroupPosition> {
         let position = |(id, group): (&NameId, &Group)| {
-            let (name, members) = split_name(names.get(*id));
+            let (name, members) = split_group_name(names.get(*id));
             let recent = group.recent.iter().map(|made| made.call(now, names)).collect();
             GroupPosition { group: name.to_owned(), members, recent }
         };
@@ -93,7 +91,7 @@ impl Groups {
     /// Returns the newest of each group that recoveries have recreated: calls that were pending in older ones were
     /// aborted.
     fn newest(&self, names: &NameTable) -> BTreeSet<NameId> {
-        let of = |id: &NameId| split_generation(split_name(names.get(*id)).0);
+        let of = |id: &NameId| split_generation(split_group_name(names.get(*id)).0);
         let mut newest: BTreeMap<&str, u64> = BTreeMap::new();
         for (name, generation) in self.groups.keys().map(of) {
             let known = newest.entry(name).or_default();
@@ -112,7 +110,7 @@ impl Groups {
             for made in group.recent.iter_mut().filter(is_new) {
                 if now.saturating_sub(made.begun) >= longer_than {
                     made.was_reported = true;
-                    let group = split_name(names.get(*id)).0.to_owned();
+                    let group = split_group_name(names.get(*id)).0.to_owned();
                     found.push(PendingCall { group, sequence: made.sequence, begun: made.begun });
                 }
             }
@@ -134,34 +132,10 @@ impl Made {
     }
 }
 
-/// Splits a text of the table of names into a group's name and its members by global rank: `dp_1|1-7:2` is group `dp_1`
-/// of ranks 1, 3, 5 and 7. A part that is not a valid list belongs to the name, and the members are unknown: the list
-/// that is returned is empty.
-#[must_use]
-pub fn split_name(text: &str) -> (&str, Vec<u32>) {
-    text.rsplit_once('|').and_then(|(name, ranks)| Some((name, members(ranks)?))).unwrap_or((text, Vec::new()))
-}
-
 /// Splits off the generation for which a group was recreated: `dp_1#7` is group `dp_1` of generation 7. Before the
 /// first recovery there is none, and 0 is returned.
 fn split_generation(name: &str) -> (&str, u64) {
     name.rsplit_once('#').and_then(|(name, generation)| Some((name, generation.parse().ok()?))).unwrap_or((name, 0))
-}
-
-fn members(ranks: &str) -> Option<Vec<u32>> {
-    let mut members = Vec::new();
-    for run in ranks.split(',') {
-        let (run, stride) = run.split_once(':').unwrap_or((run, "1"));
-        let (first, last) = run.split_once('-').unwrap_or((run, run));
-        let [first, last, stride] = [first, last, stride].map(|number| number.parse::<u32>().ok());
-        let (first, last, stride) = (first?, last?, stride.filter(|stride| *stride > 0)?);
-        let count = u64::from(last.checked_sub(first)? / stride) + 1;
-        if members.len() as u64 + count > MEMBERS_MAX {
-            return None;
-        }
-        members.extend((first..=last).step_by(stride as usize));
-    }
-    Some(members)
 }
 
 #[cfg(test)]
@@ -184,22 +158,5 @@ mod tests {
         assert_eq!(positions, [("0#7".to_owned(), vec![0, 2, 3]), ("dp".to_owned(), vec![0, 1])]);
         let pending = groups.pending(1_000, Duration::ZERO, &names);
         assert_eq!(pending.iter().map(|call| call.sequence).collect::<Vec<_>>(), [12, 9]);
-    }
-
-    #[test]
-    fn members_stand_behind_the_last_bar() {
-        let known = [
-            ("default|0-3", ("default", vec![0, 1, 2, 3])),
-            ("dp_1|1-7:2", ("dp_1", vec![1, 3, 5, 7])),
-            ("odd|5,3,9", ("odd", vec![5, 3, 9])),
-            ("a|b|0,4-6", ("a|b", vec![0, 4, 5, 6])),
-            ("one|7", ("one", vec![7])),
-        ];
-        for (text, expected) in known {
-            assert_eq!(split_name(text), expected);
-        }
-        for text in ["default", "", "a|b", "a|", "a|3-1", "a|0-4:0", "a|-1", "a|0-4294967295", "a|1,,2"] {
-            assert_eq!(split_name(text), (text, vec![]));
-        }
     }
 }

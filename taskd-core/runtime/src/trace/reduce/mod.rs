@@ -9,8 +9,8 @@ mod sweep;
 #[cfg(test)]
 mod tests;
 
-pub use groups::split_name as split_group_name;
 pub use observer::{METRICS_MAX, Observer, TRAINING_METRICS, TimedFact};
+pub use taskd_kernel::trace::split_group_name;
 
 use super::recorder::{Event, Kind};
 use super::{GroupPosition, NameTable, RecordBatch, StepTimes, TimedRecord};

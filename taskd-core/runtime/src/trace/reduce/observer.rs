@@ -5,13 +5,16 @@
 use super::Reducer;
 use crate::job::{Domain, Incarnation, Name, Rank, Role};
 use crate::trace::recorder::{Event, Kind};
-use crate::trace::{Fact, GroupPosition, Origin, RecordBatch, Signal};
+use crate::trace::{
+    Fact, GRAD_NORM, GroupPosition, LOSS, METRIC_STEP, Origin, RecordBatch, SKIPPED_STEPS, Signal, is_replica_checksum,
+};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 /// Names of the figures of a training program (`taskd.counter(name, value)` in Python) that are reported to detectors as
-/// [`Signal::Metric`]. Other figures stay in the records.
-pub const TRAINING_METRICS: [Name; 2] = [Name::new("loss"), Name::new("grad_norm")];
+/// [`Signal::Metric`], besides the [checksums of replicas](crate::trace::ReplicaChecksum). Other figures stay in the
+/// records.
+pub const TRAINING_METRICS: [Name; 4] = [LOSS, GRAD_NORM, METRIC_STEP, SKIPPED_STEPS];
 
 /// Maximum number of figures of a process between two calls of [`Observer::settle`]. Further ones are reported as
 /// [lost](Signal::Lost).
@@ -133,7 +136,7 @@ impl Followed {
         for record in batch.records.iter().filter(|record| matches!(record.kind, Kind::User(_))) {
             let Event::Counter { value } = record.event else { continue };
             let text = batch.names.get(record.name);
-            let Some(name) = TRAINING_METRICS.into_iter().find(|name| *name == *text) else { continue };
+            let Some(name) = metric(text) else { continue };
             if self.metrics.len() < METRICS_MAX {
                 self.metrics.push((record.unix_nanos, Signal::Metric { name, value }));
             } else {
@@ -142,6 +145,12 @@ impl Followed {
         }
         lost
     }
+}
+
+/// Returns the name of a figure for detectors; `None` for any other figure.
+fn metric(text: &str) -> Option<Name> {
+    let checksum = || is_replica_checksum(text).then(|| text.to_owned().into());
+    TRAINING_METRICS.into_iter().find(|name| *name == *text).or_else(checksum)
 }
 
 fn timed(unix_nanos: u64, rank: Rank, incarnation: Incarnation, signal: Signal) -> TimedFact {

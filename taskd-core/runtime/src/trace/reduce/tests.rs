@@ -283,7 +283,7 @@ fn records_of_a_device_change_no_figure() {
 
 #[test]
 fn figures_of_the_training_become_metrics_of_their_rank() {
-    let names = ["loss", "grad_norm", "of the program"];
+    let names = ["loss", "grad_norm", "of the program", "replica_checksum|0-3", "replica_checksums"];
     let figure = |at: u64, name: u32, value: f64| TimedRecord {
         unix_nanos: at,
         thread: 1,
@@ -293,6 +293,7 @@ fn figures_of_the_training_become_metrics_of_their_rank() {
         detail: Detail::None,
     };
     let records = vec![figure(10, 1, 0.5), figure(11, 2, 1.5), figure(12, 3, 7.0), figure(20, 1, f64::INFINITY)];
+    let records = [records, vec![figure(21, 4, 77.0), figure(22, 5, 1.0)]].concat();
     let batch = RecordBatch { names: Arc::new(names.into_iter().collect()), ..batch(0, records) };
     let mut observer = Observer::new(Duration::from_secs(1));
     assert_eq!(observer.take(&batch), None);
@@ -302,8 +303,10 @@ fn figures_of_the_training_become_metrics_of_their_rank() {
         let about = Domain::Process(Role::Rank(Rank(0)));
         Fact::new(about, Signal::Metric { name, value }).with_incarnation(Incarnation(1))
     };
-    let [loss, grad_norm] = TRAINING_METRICS;
-    assert_eq!(told, [(10, fact(loss.clone(), 0.5)), (11, fact(grad_norm, 1.5)), (20, fact(loss, f64::INFINITY))]);
+    let [loss, grad_norm, ..] = TRAINING_METRICS;
+    let checksum = Name::new("replica_checksum|0-3");
+    let expected = [(10, fact(loss.clone(), 0.5)), (11, fact(grad_norm, 1.5)), (20, fact(loss, f64::INFINITY))];
+    assert_eq!(told, [&expected[..], &[(21, fact(checksum, 77.0))]].concat());
     assert_eq!(observer.settle(batch.origin, 40), []);
 
     let many = vec![figure(50, 1, 0.5); METRICS_MAX + 3];

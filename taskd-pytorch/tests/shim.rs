@@ -196,6 +196,57 @@ fn operations_of_process_groups_are_recorded() {
     }
 }
 
+/// What is recorded of the operations of a rank: the begin of each in the main thread's order, and how many have ended.
+fn operations(rank: &Recorded) -> (Vec<String>, usize) {
+    let seen = rank.seen();
+    assert_eq!(seen.exceptions, []);
+    let begun = seen.records.iter().filter_map(|record| match (record.event, record.detail) {
+        (
+            Event::Begin { .. },
+            Detail::Communication(Communication { op, data_type, group, elements, bytes, peer, sequence }),
+        ) => {
+            let group = &seen.names[group.0 as usize - 1]; // names have other numbers in the other run
+            let tensors = format!("{data_type:?} {elements} {bytes}");
+            Some(format!("{} {op:?} {group} {tensors} {peer:?} {sequence:?}", record.name))
+        }
+        _ => None,
+    });
+    (begun.collect(), seen.ranges(Kind::Communication).len())
+}
+
+#[test]
+fn native_code_and_python_record_the_same_operations() {
+    for torch in &torches("native_code_and_python_record_the_same_operations") {
+        let recorded = |way: &str| {
+            let dir = tempfile::tempdir().unwrap();
+            let rendezvous = dir.path().join("store");
+            let start = |number: usize| {
+                let rank = Recorded::new(PYTHON_FILES);
+                let arguments = [rendezvous.to_str().unwrap(), &number.to_string(), "2"];
+                let mut command = rank.command(torch, &program("../groups/both_ways.py"), &arguments);
+                command.env("GLOO_SOCKET_IFNAME", "lo").env("TASKD_NATIVE", way);
+                (command.spawn().unwrap(), rank)
+            };
+            [0, 1].map(start).map(|(child, rank)| {
+                let (stdout, stderr) = waited(child);
+                assert!(!stderr.contains("taskd:"), "{way}: {stderr}");
+                let printed = stdout.lines().find(|line| line.starts_with('{')).unwrap(); // beside what gloo prints
+                (serde_json::from_str::<Value>(printed).unwrap(), operations(&rank))
+            })
+        };
+        let (native, python) = (recorded("abi3"), recorded("ctypes"));
+        for ((native, operations), (python, expected)) in native.iter().zip(&python) {
+            assert_eq!([&native["method"], &python["method"]], ["operation", "function"], "each way was used");
+            assert_eq!(native["seen"], python["seen"]);
+            assert_eq!(native["seen"]["dropped"], json!([true, true]), "no object is kept alive");
+            assert_eq!(native["seen"]["forked"], true);
+            assert_eq!(operations, expected);
+            assert!(operations.0.len() > 50, "{operations:?}");
+            assert_eq!(operations.0.len(), operations.1, "all of them have ended");
+        }
+    }
+}
+
 #[test]
 fn marks_of_torch_npu_are_steps_without_an_edit_on_a_stand_in() {
     let Some(torch) = support::torch_python("marks_of_torch_npu_are_steps_without_an_edit_on_a_stand_in") else {

@@ -5,6 +5,7 @@
 
 mod support;
 
+use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -240,6 +241,9 @@ fn native_code_and_python_record_the_same_operations() {
             assert_eq!(native["seen"], python["seen"]);
             assert_eq!(native["seen"]["dropped"], json!([true, true]), "no object is kept alive");
             assert_eq!(native["seen"]["forked"], true);
+            let places: BTreeSet<String> =
+                native["seen"]["places"].as_array().unwrap().iter().map(Value::to_string).collect();
+            assert_eq!(places, ["\"backward\"", "\"buffers\"", "\"order\"", "null"].map(str::to_owned).into());
             assert_eq!(operations, expected);
             assert!(operations.0.len() > 50, "{operations:?}");
             assert_eq!(operations.0.len(), operations.1, "all of them have ended");

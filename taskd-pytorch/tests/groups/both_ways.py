@@ -18,6 +18,8 @@ import torch.fx
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn.parallel import DistributedDataParallel
 
+from taskd.torch.process_group import abortable
+
 OPERATIONS_KEPT_ALIVE = 4
 
 
@@ -141,6 +143,37 @@ def forked(group):
     return os.waitpid(child, 0)[1] == 0
 
 
+class Inside:
+    """torch's own group, inside of the wrapper. Notes from which place in C++ each call comes."""
+
+    def __init__(self, group):
+        self.group, self.places = group, []
+
+    def __getattr__(self, name):
+        return getattr(self.group, name)
+
+    def allreduce(self, *args):
+        self.places.append(abortable.caller())
+        return self.group.allreduce(*args)
+
+    def broadcast(self, *args):
+        self.places.append(abortable.caller())
+        return self.group.broadcast(*args)
+
+
+def places(group):
+    """Returns the place of each collective of a training with buffers: a step is undone by other means in each."""
+    network = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.BatchNorm1d(8))
+    module = DistributedDataParallel(network, process_group=group)
+    inner = group._inner
+    inside = group._inner = Inside(inner)
+    for _ in range(3):
+        module(torch.ones(2, 8)).sum().backward()
+        dist.all_reduce(torch.ones(1), group=group)
+    group._inner = inner
+    return inside.places
+
+
 def main():
     rendezvous, rank, world = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
     torch.set_num_threads(1)
@@ -150,6 +183,7 @@ def main():
     ways(group, rank, world)
     ways(other, rank, world)
     seen = {"refusals": refusals(other), "dropped": dropped(group), "forked": forked(group)}
+    seen["places"] = places(other)
     traced(group)
     in_thread(other)
     module = DistributedDataParallel(torch.nn.Sequential(torch.nn.Linear(8, 300), torch.nn.Linear(300, 300)))

@@ -94,10 +94,15 @@ def fx_gate(fx: Any) -> tuple[Any, ...]:
     return WORD, ctypes.addressof(fx_was_used)
 
 
+def is_known_version() -> bool:
+    """Returns true if this is a torch whose C++ declarations are known to be those that this package uses."""
+    version = tuple(int(part) for part in torch.__version__.split(".")[:2] if part.isdigit())
+    return CPP_SINCE <= version <= CPP_UNTIL and sys.platform == "linux"
+
+
 def cpp_gates() -> tuple[Any, ...]:
     """Returns the gates of torch's C++ functions; none if this torch may have other ones."""
-    version = tuple(int(part) for part in torch.__version__.split(".")[:2] if part.isdigit())
-    if not CPP_SINCE <= version <= CPP_UNTIL or sys.platform != "linux":
+    if not is_known_version():
         return ()
     try:
         library = ctypes.CDLL(torch._C.__file__)  # loaded already, with all libraries that it needs

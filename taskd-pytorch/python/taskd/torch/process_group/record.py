@@ -26,6 +26,7 @@ from taskd.torch.process_group.operations import (
     group_rank,
     returns_at_once,
 )
+from taskd.torch.process_group.options import async_flags
 from taskd.torch.process_group.record_end import Ends
 from taskd.torch.tracing import gates, is_tracing
 
@@ -88,7 +89,8 @@ class Recorder:
         if not hasattr(functions, "prepare_operations"):
             return False
         ends, types = self.ends, tuple((kind, code, width) for kind, (code, width) in TYPES.items())
-        if not functions.prepare_operations(gates(), self.fail, ends.wait, ends.watch, Tensor, Tensor.numel, types):
+        shared = gates(), self.fail, ends.wait, ends.watch, Tensor, Tensor.numel, types, async_flags()
+        if not functions.prepare_operations(*shared):
             return False
         self.functions = functions
         ends.go_native(functions)

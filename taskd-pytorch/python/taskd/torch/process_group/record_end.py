@@ -61,6 +61,8 @@ class Ends:
         self.expect, self.finish, self.sweep = functions.expect, functions.finish, functions.sweep
         os.register_at_fork(after_in_child=functions.forget_works)
         self.work_class.wait = as_wait(self.wait, self.seen_natively(functions, self.wait))
+        if self.watcher is not None:  # prepared again
+            functions.is_watching()
 
     def expect(self, work: Any, range_id: int, watched: Any) -> None:
         """Ends the range when the work completes. If `watched`, the thread detects the completion."""
@@ -75,7 +77,7 @@ class Ends:
         if self.watcher is None:
             self.watcher = Watcher(self)
             if self.functions is not None:
-                self.functions.watch_with(self.watcher.works.put)
+                self.functions.is_watching()
         self.watcher.works.put(work)
 
     def dropped(self, reference: Any) -> None:
@@ -141,14 +143,25 @@ def as_wait(wait: Any, replacement: Any) -> Any:
     return replacement
 
 
+def queue() -> Any:
+    import _queue
+
+    return _queue.SimpleQueue()
+
+
+class NativeQueue:
+    """The queue of native code, which puts works into it without calling Python."""
+
+    def __init__(self, functions: Any) -> None:
+        self.put, self.get, self.empty = functions.watch, functions.next_watched, functions.is_none_watched
+
+
 class Watcher:
     """The thread that waits in parallel to the program."""
 
     def __init__(self, ends: Any) -> None:
-        import _queue
-
         self.ends = ends
-        self.works = _queue.SimpleQueue()
+        self.works = queue() if ends.functions is None else NativeQueue(ends.functions)
         background_thread.start(self.run, lambda: self.works.put(None))
 
     def run(self) -> None:

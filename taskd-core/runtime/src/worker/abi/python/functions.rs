@@ -6,7 +6,7 @@
 use super::super::exports::{self, RawCommunication};
 use super::api::{Api, Object};
 use super::objects::{Outcome, Python, Ref};
-use super::{open_works, operations};
+use super::{open_works, operations, watched};
 use std::ffi::c_char;
 use std::ptr::null_mut;
 
@@ -251,11 +251,27 @@ pub(super) extern "C" fn forget_works(_module: *mut Object, _none: *mut Object) 
     })
 }
 
-pub(super) extern "C" fn watch_with(_module: *mut Object, watch: *mut Object) -> *mut Object {
+pub(super) extern "C" fn is_watching(_module: *mut Object, _none: *mut Object) -> *mut Object {
     with_objects(|python| {
-        operations::watch_with(python, watch);
+        operations::is_watching();
         Ok(python.none())
     })
+}
+
+pub(super) extern "C" fn watch(_module: *mut Object, work: *mut Object) -> *mut Object {
+    with_objects(|python| {
+        watched::put(python.keep(work));
+        Ok(python.none())
+    })
+}
+
+/// Python may end the thread in it: see `Python::without_lock`.
+pub(super) extern "C-unwind" fn next_watched(_module: *mut Object, _none: *mut Object) -> *mut Object {
+    Python::new().map_or(null_mut(), |python| watched::take(python).into_raw())
+}
+
+pub(super) extern "C" fn is_none_watched(_module: *mut Object, _none: *mut Object) -> *mut Object {
+    with_objects(|python| Ok(python.bool_of(watched::is_empty())))
 }
 
 pub(super) extern "C" fn stop_operations(_module: *mut Object, _none: *mut Object) -> *mut Object {

@@ -9,6 +9,8 @@ use std::ptr::null_mut;
 use std::sync::OnceLock;
 
 mod exception;
+mod held;
+mod lock;
 
 /// A Python exception is set in this thread.
 #[derive(Clone, Copy, Debug)]
@@ -49,6 +51,8 @@ struct Functions {
     complete_error: Error,
     put_error: unsafe extern "C" fn(*mut Object, *mut Object, *mut Object),
     list: *mut c_void,
+    release_lock: unsafe extern "C" fn() -> *mut c_void,
+    take_lock: unsafe extern "C-unwind" fn(*mut c_void),
 }
 
 // SAFETY: functions and addresses that are the same for all threads.
@@ -87,6 +91,8 @@ fn find_all() -> Option<Functions> {
             take_error: function(c"PyErr_Fetch")?,
             complete_error: function(c"PyErr_NormalizeException")?,
             put_error: function(c"PyErr_Restore")?,
+            release_lock: function(c"PyEval_SaveThread")?,
+            take_lock: function(c"PyEval_RestoreThread")?,
             list: Some(symbol(c"PyList_Type")).filter(|list| !list.is_null())?,
         })
     }

@@ -13,7 +13,7 @@ use super::api::{Method, Object, Static};
 use super::class::{self, HEADER_BYTES};
 use super::gates::{Gate, is_any_closed};
 use super::objects::{Outcome, Python, Raised, Ref};
-use super::open_works;
+use super::{open_works, watched};
 use std::ffi::{c_char, c_void};
 use std::ptr::{null, null_mut};
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicUsize, Ordering};
@@ -34,6 +34,8 @@ struct Shared {
     elements: *mut Object,
     /// Types of elements: the object, its number and bytes.
     types: Vec<(*mut Object, u32, u64)>,
+    /// Classes of options, and the position of the byte `asyncOp` in the C++ object that such an object of Python holds.
+    options: Vec<(*mut Object, usize)>,
     dropped: *mut Object,
     names: Names,
 }
@@ -76,7 +78,7 @@ static KEPT_ALIVE: [AtomicPtr<Object>; KEPT] = [const { AtomicPtr::new(null_mut(
 static KEPT_NEXT: AtomicUsize = AtomicUsize::new(0);
 
 static SHARED: AtomicPtr<Shared> = AtomicPtr::new(null_mut());
-/// Called with each work that no Python code may wait for.
+/// Called with a work that no Python code may wait for, until there is a thread for such works; null from then on.
 static WATCH: AtomicPtr<Object> = AtomicPtr::new(null_mut());
 /// The recording has failed.
 static HAS_FAILED: AtomicBool = AtomicBool::new(false);
@@ -86,15 +88,18 @@ fn shared() -> Option<&'static Shared> {
     unsafe { SHARED.load(Ordering::Acquire).as_ref() }
 }
 
-/// Reads what all operations share: gates, fail, wait, watch, tensor class, its method for elements, types. Returns the
-/// function object that runs a method's operation; to be called once.
-pub(super) fn prepare(python: Python, arguments: [*mut Object; 7]) -> Outcome<()> {
-    let [gates, fail, wait, watch, tensor, elements, types] = arguments;
+/// Reads what all operations share: gates, fail, wait, watch, tensor class, its method for elements, types, options.
+pub(super) fn prepare(python: Python, arguments: [*mut Object; 8]) -> Outcome<()> {
+    let [gates, fail, wait, watch, tensor, elements, types, options] = arguments;
     let for_good = |object| python.keep(object).into_raw();
     let gates = python.elements(gates)?.into_iter().map(|gate| Gate::read(python, gate)).collect::<Outcome<_>>()?;
     let a_type = |tuple| {
         let [object, code, width] = [0, 1, 2].map(|at| python.tuple_item(tuple, at));
         Ok((for_good(object?), python.short(code?)?, python.int(width?)?))
+    };
+    let options_class = |tuple| {
+        let [class, position] = [0, 1].map(|at| python.tuple_item(tuple, at));
+        Ok((for_good(class?), usize::try_from(python.short(position?)?).unwrap_or(0)))
     };
     let names = Names {
         numbers: python.interned(c"_numbers")?,
@@ -109,6 +114,7 @@ pub(super) fn prepare(python: Python, arguments: [*mut Object; 7]) -> Outcome<()
     let shared = Shared {
         gates,
         types: python.elements(types)?.into_iter().map(a_type).collect::<Outcome<_>>()?,
+        options: python.elements(options)?.into_iter().map(options_class).collect::<Outcome<_>>()?,
         fail: for_good(fail),
         wait: for_good(wait),
         tensor: for_good(tensor),
@@ -121,9 +127,18 @@ pub(super) fn prepare(python: Python, arguments: [*mut Object; 7]) -> Outcome<()
     Ok(())
 }
 
-/// Replaces the function that is called with works to be watched.
-pub(super) fn watch_with(python: Python, watch: *mut Object) {
-    WATCH.store(python.keep(watch).into_raw(), Ordering::Release); // the earlier one is kept: a call may be in it
+/// Has a thread detect the completion of a work.
+fn watch(python: Python, work: *mut Object) -> Outcome<()> {
+    match WATCH.load(Ordering::Acquire) {
+        started if started.is_null() => watched::put(python.keep(work)),
+        start => drop(python.call_one(start, work)?),
+    }
+    Ok(())
+}
+
+/// There is a thread that takes the works to be watched.
+pub(super) fn is_watching() {
+    WATCH.store(null_mut(), Ordering::Release); // the function is kept: a call may be in it
 }
 
 /// Records nothing from now on.
@@ -317,10 +332,7 @@ impl Call<'_> {
                 || python
                     .is_true(python.call_two(self.operation.completes_on_host, self.group, self.arguments)?.get())?);
         open_works::expect(python, work.get(), range, is_watched, self.shared.dropped)?;
-        if is_watched {
-            python.call_one(WATCH.load(Ordering::Acquire), work.get())?;
-        }
-        Ok(())
+        if is_watched { watch(python, work.get()) } else { Ok(()) }
     }
 
     /// Returns true if the call returns before the operation completes, or if an older torch does not report this.
@@ -332,6 +344,11 @@ impl Call<'_> {
             return Ok(true);
         }
         let options = python.tuple_item(self.arguments, count - 1)?;
+        let known = self.shared.options.iter().find(|(class, _)| python.is_exactly(options, *class));
+        // torch's property takes up to ten microseconds where nothing of pybind11 is in the processor's caches
+        if let Some(is_async) = known.and_then(|(_, position)| python.held_flag(options, *position)) {
+            return Ok(is_async);
+        }
         match python.attribute(options, self.shared.names.is_async) {
             Ok(is_async) => python.is_true(is_async.get()),
             Err(Raised) => {
@@ -376,10 +393,7 @@ pub(super) fn waited(python: Python, work: *mut Object) -> Outcome<Ref> {
 pub(super) fn expect(python: Python, work: *mut Object, range: u64, is_watched: bool) -> Outcome<()> {
     let Some(shared) = shared() else { return Err(python.raise(c"nothing was prepared")) };
     open_works::expect(python, work, range, is_watched, shared.dropped)?;
-    if is_watched {
-        python.call_one(WATCH.load(Ordering::Acquire), work)?;
-    }
-    Ok(())
+    if is_watched { watch(python, work) } else { Ok(()) }
 }
 
 /// Ends the ranges of all watched works that have completed.

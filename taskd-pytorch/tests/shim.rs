@@ -5,6 +5,7 @@
 
 mod support;
 
+use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -193,6 +194,60 @@ fn operations_of_process_groups_are_recorded() {
         assert_eq!((last.op, last.data_type, last.elements, last.bytes, last.peer), expected);
         assert_eq!(seen.exceptions, []);
         assert!(seen.hooked.contains(&Kind::Communication));
+    }
+}
+
+/// What is recorded of the operations of a rank: the begin of each in the main thread's order, and how many have ended.
+fn operations(rank: &Recorded) -> (Vec<String>, usize) {
+    let seen = rank.seen();
+    assert_eq!(seen.exceptions, []);
+    let begun = seen.records.iter().filter_map(|record| match (record.event, record.detail) {
+        (
+            Event::Begin { .. },
+            Detail::Communication(Communication { op, data_type, group, elements, bytes, peer, sequence }),
+        ) => {
+            let group = &seen.names[group.0 as usize - 1]; // names have other numbers in the other run
+            let tensors = format!("{data_type:?} {elements} {bytes}");
+            Some(format!("{} {op:?} {group} {tensors} {peer:?} {sequence:?}", record.name))
+        }
+        _ => None,
+    });
+    (begun.collect(), seen.ranges(Kind::Communication).len())
+}
+
+#[test]
+fn native_code_and_python_record_the_same_operations() {
+    for torch in &torches("native_code_and_python_record_the_same_operations") {
+        let recorded = |way: &str| {
+            let dir = tempfile::tempdir().unwrap();
+            let rendezvous = dir.path().join("store");
+            let start = |number: usize| {
+                let rank = Recorded::new(PYTHON_FILES);
+                let arguments = [rendezvous.to_str().unwrap(), &number.to_string(), "2"];
+                let mut command = rank.command(torch, &program("../groups/both_ways.py"), &arguments);
+                command.env("GLOO_SOCKET_IFNAME", "lo").env("TASKD_NATIVE", way);
+                (command.spawn().unwrap(), rank)
+            };
+            [0, 1].map(start).map(|(child, rank)| {
+                let (stdout, stderr) = waited(child);
+                assert!(!stderr.contains("taskd:"), "{way}: {stderr}");
+                let printed = stdout.lines().find(|line| line.starts_with('{')).unwrap(); // beside what gloo prints
+                (serde_json::from_str::<Value>(printed).unwrap(), operations(&rank))
+            })
+        };
+        let (native, python) = (recorded("abi3"), recorded("ctypes"));
+        for ((native, operations), (python, expected)) in native.iter().zip(&python) {
+            assert_eq!([&native["method"], &python["method"]], ["operation", "function"], "each way was used");
+            assert_eq!(native["seen"], python["seen"]);
+            assert_eq!(native["seen"]["dropped"], json!([true, true]), "no object is kept alive");
+            assert_eq!(native["seen"]["forked"], true);
+            let places: BTreeSet<String> =
+                native["seen"]["places"].as_array().unwrap().iter().map(Value::to_string).collect();
+            assert_eq!(places, ["\"backward\"", "\"buffers\"", "\"order\"", "null"].map(str::to_owned).into());
+            assert_eq!(operations, expected);
+            assert!(operations.0.len() > 50, "{operations:?}");
+            assert_eq!(operations.0.len(), operations.1, "all of them have ended");
+        }
     }
 }
 

@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
 """Cost of recording in a DDP training: run by `bench_trace` as two ranks, rank 0 prints one line of JSON.
 
-`--what hooks`: time in taskd's hooks for each call, duration of the steps, and number of collectives as the group
-itself counts them. `--what blocks`: duration of the steps with all kinds on and with all kinds off, in alternating
+`--what hooks`: time in taskd's hooks for each call, once with native code for collectives and once with the Python code
+that it replaces, in alternating blocks of one run; duration of the steps, and number of collectives as the group itself
+counts them. `--what blocks`: duration of the steps with all kinds on and with all kinds off, in alternating
 blocks of one run. `--what halves`: duration of the first half of the steps, from the first step on, and of the second.
 """
 
@@ -11,6 +12,8 @@ import ctypes
 import json
 import statistics
 import time
+from _thread import get_ident
+from collections import Counter
 
 import torch
 import torch.distributed as dist
@@ -21,11 +24,14 @@ from torch.utils.data import DataLoader, IterableDataset
 from taskd import _hooks, _step_recorder
 from taskd._kinds import STEP
 from taskd._native import native
-from taskd.torch.process_group import record_end
+from taskd.torch.process_group import record, wrapper
 
 ON, OFF = 2**64 - 1, 0
 BLOCK = 20  # steps
 WARM = 20  # steps
+
+HOOK_BLOCK, SETTLE = 10, 2  # steps of one way, and those at its beginning that are not counted
+NATIVE, PYTHON, CLOCKS = "native", "python", "clocks"  # ways to record a collective; the last only reads the clocks
 
 spent = []  # calls of taskd's hooks: name, nanoseconds
 
@@ -46,7 +52,7 @@ def timed(what, name):
 class TimedLibrary:
     """Records the time of the functions that the hook of the steps calls."""
 
-    begin_step, end = timed(native.begin_step, "step"), timed(native.end, "step")
+    begin_step, end = (staticmethod(timed(function, "step")) for function in (native.begin_step, native.end))
 
 
 class Inside:
@@ -60,40 +66,76 @@ class Inside:
         return getattr(self.group, name)
 
 
-def time_collectives():
-    """Records the time of a call of taskd's group, less that of the inner group. The time between both clocks counts
-    as taskd's."""
-    group, now, inside = dist.group.WORLD, time.perf_counter_ns, 0
-    passed_on, method = group._inner.allreduce, type(group).allreduce
+class Collectives:
+    """Records the time that the main thread spends in taskd's part of an all-reduce and of `Work.wait`: the call less
+    that of torch's own function. The time between both clocks counts as taskd's; the way CLOCKS measures only that."""
 
-    def inner(*args):
-        nonlocal inside
-        begun = now()
-        work = passed_on(*args)
-        inside = now() - begun
-        return work
+    def __init__(self):
+        group, self.work_class, self.inside = dist.group.WORLD, dist.distributed_c10d.Work, 0
+        self.unseen = 0
+        self.group_class, self.main = type(group), get_ident()
+        native_recorder = next(one.__self__ for one in _step_recorder.at_begin if hasattr(one, "__self__"))
+        if native_recorder.functions is None:
+            raise SystemExit("native code does not record collectives in this process")
+        group._inner = Inside(group._inner, allreduce=self.torchs(group._inner.allreduce))
+        bare = native_recorder.ends.wait = self.torchs(native_recorder.ends.wait)
+        native_recorder.prepare_native()
+        native_wait, self.work_class.wait = self.work_class.wait, bare
+        python_recorder = record.Recorder(dist.distributed_c10d, native)
+        python_way = wrapper.recorded("allreduce", python_recorder), self.work_class.wait, python_recorder.sweep
+        others = [one for one in _step_recorder.at_begin if getattr(one, "__name__", "") != "sweep"]
+        self.ways = {
+            NATIVE: (self.group_class.allreduce, native_wait, native_recorder.sweep),
+            PYTHON: python_way,
+            CLOCKS: (self.clocks, bare, lambda: None),
+        }
+        self.at_begin = [timed(other, "step") for other in others]
 
-    def outer(self, *args):
-        begun = now()
-        work = method(self, *args)
-        spent.append(("call", now() - begun - inside))
-        return work
+    def clocks(self, group, *args):
+        self.unseen += 1
+        next(group._numbers.collectives)  # the hook's counter stays torch's
+        return group._inner.allreduce(*args)
 
-    group._inner = Inside(group._inner, allreduce=inner)
-    type(group).allreduce = outer
+    def torchs(self, function):
+        def called(*args):
+            if get_ident() != self.main:  # the thread that waits beside the program
+                return function(*args)
+            begun = time.perf_counter_ns()
+            result = function(*args)
+            self.inside = time.perf_counter_ns() - begun
+            return result
+
+        return called
+
+    def use(self, way):
+        """Records in this way from now on."""
+        call, wait, sweep = self.ways[way]
+        kinds = {True: "call in backward", False: "call"}
+
+        def allreduce(group, *args):
+            begun = time.perf_counter_ns()
+            work = call(group, *args)
+            spent.append((kinds[getattr(args[-1], "asyncOp", True)], time.perf_counter_ns() - begun - self.inside))
+            return work
+
+        def wait_for(work, *args):
+            if get_ident() != self.main:
+                return wait(work, *args)
+            begun = time.perf_counter_ns()
+            result = wait(work, *args)
+            spent.append(("wait", time.perf_counter_ns() - begun - self.inside))
+            return result
+
+        self.group_class.allreduce, self.work_class.wait = allreduce, wait_for
+        _step_recorder.at_begin[:] = [*self.at_begin, timed(sweep, "step")]
 
 
 def time_hooks():
-    time_collectives()
-    for owner, name, label in (
-        (record_end.Ends, "finish", "end"),
-        (_hooks.Hook, "begin", "other"),
-        (_hooks.Hook, "end", "other"),
-    ):
-        setattr(owner, name, timed(getattr(owner, name), label))
+    for name in ("begin", "end"):
+        setattr(_hooks.Hook, name, timed(getattr(_hooks.Hook, name), "other"))
     _hooks.hooks[STEP].native = TimedLibrary()
-    for functions in (_step_recorder.at_begin, _step_recorder.at_end):
-        functions[:] = [timed(function, "step") for function in functions]
+    _step_recorder.at_end[:] = [timed(function, "step") for function in _step_recorder.at_end]
+    return Collectives()
 
 
 class Layers(nn.Module):
@@ -154,20 +196,48 @@ class Training:
 
 
 def hooks(training, steps):
-    """Measures the time in taskd's hooks, by collective and by step."""
-    time_hooks()
-    for _ in range(WARM):
-        training.step()
-    spent.clear()
-    lengths = [training.step() for _ in range(steps)]
-    parts = {name: [ns for of, ns in spent if of == name] for name in ("call", "end")}
+    """Measures the time in taskd's hooks, by collective and by step, for each way to record a collective."""
+    collectives = time_hooks()
+    for way in collectives.ways:
+        collectives.use(way)
+        for _ in range(WARM):
+            training.step()
+    calls, lengths = {way: [] for way in collectives.ways}, {way: [] for way in collectives.ways}
+    while len(lengths[NATIVE]) < steps:
+        for way in (PYTHON, NATIVE, CLOCKS, CLOCKS, NATIVE, PYTHON):  # cancels a trend of the machine
+            collectives.use(way)
+            for _ in range(SETTLE):
+                training.step()
+            spent.clear()
+            lengths[way] += [training.step() for _ in range(HOOK_BLOCK)]
+            calls[way] += spent
+    clocks = medians(calls[CLOCKS])
     return {
-        "collectives_a_step": len(parts["call"]) / steps,
-        "hook_us": sum(statistics.median(ns) for ns in parts.values()) / 1e3,
-        "hook_percent": 100 * sum(ns for _, ns in spent) / sum(lengths),
-        "parts_us": {name: statistics.median(ns for of, ns in spent if of == name) / 1e3 for name, _ in spent},
-        "step_ms": statistics.median(lengths) / 1e6,
+        "ways": {way: figures(calls[way], lengths[way], clocks) for way in (NATIVE, PYTHON)},
         "issued": dist.group.WORLD._get_sequence_number_for_group(),
+        "unseen": collectives.unseen,
+    }
+
+
+def medians(calls):
+    return {name: statistics.median(ns for of, ns in calls if of == name) for name in {name for name, _ in calls}}
+
+
+def figures(calls, lengths, clocks):
+    """Returns the figures of one way. The time of reading the clocks is subtracted from medians, not from sums."""
+    parts, counts = medians(calls), Counter(name for name, _ in calls)
+    of_collectives = ("call in backward", "call", "wait")
+    for name in of_collectives:
+        parts[name] = max(parts.get(name, 0) - clocks.get(name, 0), 0)
+    issued = counts["call in backward"] + counts["call"]
+    step = statistics.median(lengths)
+    return {
+        "collectives_a_step": issued / len(lengths),
+        "hook_us": sum(parts[name] * counts[name] for name in of_collectives) / issued / 1e3,
+        "hook_percent": 100 * sum(ns for _, ns in calls) / sum(lengths),
+        "hook_percent_p50": 100 * sum(parts[name] * counts[name] for name in counts) / len(lengths) / step,
+        "parts_us": {name: ns / 1e3 for name, ns in parts.items()},
+        "step_ms": step / 1e6,
     }
 
 

@@ -56,6 +56,7 @@ pub const PYTHON_FILES: &[PythonFile] = &python_files! {
     "taskd/torch/process_group/names.py"
     "taskd/torch/process_group/nccl.py"
     "taskd/torch/process_group/operations.py"
+    "taskd/torch/process_group/options.py"
     "taskd/torch/process_group/rebuild.py"
     "taskd/torch/process_group/record.py"
     "taskd/torch/process_group/record_end.py"

@@ -44,13 +44,25 @@ pub(crate) struct Calls {
 /// The cost of recording for a training of two ranks.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Training {
-    /// Time in hooks per collective in microseconds, with two collectives in a step of some 100 ms: the median.
+    /// Time in hooks per collective in microseconds, with two collectives in a step of some 100 ms: from the medians of
+    /// each kind of call, without the time that reading the clocks takes.
     hook_us_per_collective_p50: f64,
-    /// Time in hooks in percent of a step of some 100 ms and of 10 ms, with two collectives each.
+    /// The same in the same run if Python code records the collectives, as with `TASKD_NATIVE=ctypes`.
+    hook_us_per_collective_p50_python: f64,
+    /// The first as a share of the second.
+    hook_us_native_to_python: f64,
+    /// Time in hooks in percent of a step of some 100 ms and of 10 ms, with two collectives each: the sum of all calls.
     ddp_hook_percent_100ms: f64,
     ddp_hook_percent_10ms: f64,
     /// The same for ten collectives in a step of some 100 ms.
     ddp_hook_percent_100ms_10_collectives: f64,
+    /// As the three above, from the medians of each kind of call: without the calls that waited for a processor.
+    ddp_hook_percent_p50_100ms: f64,
+    ddp_hook_percent_p50_10ms: f64,
+    ddp_hook_percent_p50_100ms_10_collectives: f64,
+    /// The first and the last of these if Python code records the collectives.
+    ddp_hook_percent_p50_100ms_python: f64,
+    ddp_hook_percent_p50_100ms_10_collectives_python: f64,
     /// Slowdown of a step by wall time with all kinds on, in percent of that with all off.
     ddp_wall_percent: f64,
     /// The 95 % confidence interval of the slowdown.
@@ -73,13 +85,28 @@ struct CallRounds {
 /// The output of `bench_ddp.py`.
 #[derive(Debug, serde::Deserialize)]
 struct Hooks {
+    ways: Ways,
+    issued: u64,
+    /// Collectives that were issued only to measure the clocks, and that no hook saw.
+    unseen: u64,
+}
+
+/// The ways to record a collective, measured in turns.
+#[derive(Debug, serde::Deserialize)]
+struct Ways {
+    native: Way,
+    python: Way,
+}
+
+#[derive(Debug, serde::Deserialize)]
+struct Way {
     collectives_a_step: f64,
     hook_us: f64,
     hook_percent: f64,
+    hook_percent_p50: f64,
     /// By hook: the median of a call, in microseconds.
     parts_us: BTreeMap<String, f64>,
     step_ms: f64,
-    issued: u64,
 }
 
 /// The output of `bench_ddp.py` for steps in blocks.
@@ -130,37 +157,63 @@ pub(crate) async fn training(python: &Path, quick: bool) -> Result<Training, Fai
     let (mut seen, mut expected) = (0, 0);
     println!("\na DDP training of two ranks (gloo), all kinds on; time in hooks by the clock of rank 0\n");
     println!(
-        "| collectives a step | a step, ms | hooks, µs a collective (median) | of the step, % | µs a call |\n|---|---|---|---|---|"
+        "| collectives a step | recorded by | a step, ms | hooks, µs a collective | of the step, % | from medians, % | µs a call (medians) |\n|---|---|---|---|---|---|---|"
     );
     let mut hooks = Vec::new();
     for (step_ms, extra) in [(100, 1), (10, 1), (100, 9)] {
         let args = ddp("hooks", step_ms, extra, if quick { 10 } else { 100 });
         let (run, recorded) = Script::new(python, "bench_ddp.py", &args, 2).run::<Hooks>().await?;
-        let Hooks { collectives_a_step, step_ms, hook_us, hook_percent, ref parts_us, .. } = run;
-        let parts: Vec<_> = parts_us.iter().map(|(name, us)| format!("{name} {us:.1}")).collect();
-        println!("| {collectives_a_step} | {step_ms:.1} | {hook_us:.1} | {hook_percent:.4} | {} |", parts.join(", "));
-        (seen, expected) = (seen + recorded, expected + run.issued);
+        for (name, way) in [("native code", &run.ways.native), ("Python", &run.ways.python)] {
+            way.print(name);
+        }
+        (seen, expected) = (seen + recorded, expected + run.issued - run.unseen);
         hooks.push(run);
     }
     println!("\n{seen} collectives of rank 0 were recorded, {expected} issued by the groups' own count");
     if seen != expected {
         return Err(format!("{seen} collectives were recorded, and {expected} issued").into());
     }
+    let [two, short, ten] = [0, 1, 2].map(|at| &hooks[at].ways);
+    let us = |way: &Way| way.hook_us;
+    println!(
+        "a collective costs {:.1} µs with native code, {:.2} of the {:.1} µs with Python code in the same run",
+        us(&two.native),
+        us(&two.native) / us(&two.python),
+        us(&two.python),
+    );
     let args = ddp("blocks", 100, 1, if quick { 80 } else { 1600 });
     let (blocks, _) = Script::new(python, "bench_ddp.py", &args, 2).run::<Blocks>().await?;
     let pace = |(off, on): (&f64, &f64)| [1e3 / off, 1e3 / on];
     let wall = Overhead::of(&blocks.off_ms.iter().zip(&blocks.on_ms).map(pace).collect::<Vec<_>>());
     println!("by wall time, in alternating blocks of one run: slower by {wall}");
     Ok(Training {
-        hook_us_per_collective_p50: hooks[0].hook_us,
-        ddp_hook_percent_100ms: hooks[0].hook_percent,
-        ddp_hook_percent_10ms: hooks[1].hook_percent,
-        ddp_hook_percent_100ms_10_collectives: hooks[2].hook_percent,
+        hook_us_per_collective_p50: two.native.hook_us,
+        hook_us_per_collective_p50_python: two.python.hook_us,
+        hook_us_native_to_python: two.native.hook_us / two.python.hook_us,
+        ddp_hook_percent_100ms: two.native.hook_percent,
+        ddp_hook_percent_10ms: short.native.hook_percent,
+        ddp_hook_percent_100ms_10_collectives: ten.native.hook_percent,
+        ddp_hook_percent_p50_100ms: two.native.hook_percent_p50,
+        ddp_hook_percent_p50_10ms: short.native.hook_percent_p50,
+        ddp_hook_percent_p50_100ms_10_collectives: ten.native.hook_percent_p50,
+        ddp_hook_percent_p50_100ms_python: two.python.hook_percent_p50,
+        ddp_hook_percent_p50_100ms_10_collectives_python: ten.python.hook_percent_p50,
         ddp_wall_percent: wall.slower_percent,
         ddp_wall_ci: wall.interval_percent,
         collectives_seen: seen,
         collectives_expected: expected,
     })
+}
+
+impl Way {
+    fn print(&self, name: &str) {
+        let Way { collectives_a_step, step_ms, hook_us, hook_percent, hook_percent_p50, parts_us } = self;
+        let parts: Vec<_> = parts_us.iter().map(|(name, us)| format!("{name} {us:.1}")).collect();
+        println!(
+            "| {collectives_a_step} | {name} | {step_ms:.1} | {hook_us:.1} | {hook_percent:.4} | {hook_percent_p50:.4} | {} |",
+            parts.join(", ")
+        );
+    }
 }
 
 fn ddp(what: &str, step_ms: u32, extra: u32, steps: u32) -> Vec<String> {

@@ -15,6 +15,7 @@ when it has a rank.
     hooked(kind)                   this process has a hook for the kind
     except_(kind, reason)          why the kind is not recorded although it is on; "" removes the reason
 
+The library's own module also has functions that record the operations of process groups (`prepare_operations`).
 TASKD_NATIVE (`abi3` or `ctypes`) selects one of the two, for tests and benchmarks.
 """
 

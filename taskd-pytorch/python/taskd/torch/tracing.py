@@ -7,15 +7,15 @@ Modes in which a program inspects what it really computes (FlopCounterMode) are 
 
 from __future__ import annotations
 
+import ctypes
 import sys
 
+import torch
 from torch import _C
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
-
-    import torch
 
 TRACERS = {"FakeTensorMode", "ProxyTorchDispatchMode", "FunctionalTensorMode"}
 modes_count = getattr(_C, "_len_torch_dispatch_stack", int)  # `int()` is 0
@@ -50,6 +50,65 @@ def asker(fx: Any) -> Any:
         # microsecond.
         return lambda: of_thread.__dict__.get("flag", False)
     return getattr(fx, "_get_is_fx_tracing", None) or (lambda: getattr(fx, "_is_fx_tracing_flag", False))
+
+
+# Forms of a gate in `_taskd.prepare_operations`: a Python function; C++ functions that return a count, a reference to a
+# `std::shared_ptr`, a reference to a `std::vector`; a word in memory; a dictionary's entry.
+CALLED, COUNT, POINTER, VECTOR, WORD, ITEM = range(6)
+# torch's C++ functions behind the three of Python above: a call of those takes up to ten microseconds when nothing of
+# pybind11 is in the processor's caches, a call of these less than one. A function's type is not part of its symbol:
+# they are used in the versions of torch whose headers declare these types.
+CPP = {
+    "_ZN3c104impl20TorchDispatchModeTLS9stack_lenEv": COUNT,
+    "_ZN2at9functorch20getDynamicLayerStackEv": VECTOR,
+    "_ZN5torch3jit6tracer15getTracingStateEv": POINTER,
+}
+CPP_SINCE, CPP_UNTIL = (2, 1), (2, 15)
+
+
+fx_was_used = ctypes.c_uint64()  # not 0 once torch.fx has traced in any thread
+
+
+def gates() -> tuple[Any, ...]:
+    """Returns what native code asks in place of `is_tracing`: in any of these states it asks `is_tracing` itself."""
+    of_torch = cpp_gates() or ((CALLED, modes_count), (CALLED, transform), (CALLED, graph_of_jit))
+    return (*of_torch, fx_gate(sys.modules.get("torch.fx._symbolic_trace")))
+
+
+def fx_gate(fx: Any) -> tuple[Any, ...]:
+    if hasattr(fx, "_is_fx_tracing_flag"):  # an older torch
+        return ITEM, vars(fx), "_is_fx_tracing_flag"
+    set_is_tracing = getattr(fx, "_set_is_fx_tracing", None)
+    if set_is_tracing is None or not hasattr(fx, "_is_fx_tracing_tls"):
+        return CALLED, lambda: is_fx_tracing()
+
+    # Data of a thread takes four microseconds to find when it is in no cache; most programs never trace with torch.fx.
+    def _set_is_fx_tracing(value):
+        if value:
+            fx_was_used.value = 1
+        return set_is_tracing(value)
+
+    if not hasattr(set_is_tracing, "_taskd"):
+        _set_is_fx_tracing._taskd = True
+        fx._set_is_fx_tracing = _set_is_fx_tracing
+    return WORD, ctypes.addressof(fx_was_used)
+
+
+def is_known_version() -> bool:
+    """Returns true if this is a torch whose C++ declarations are known to be those that this package uses."""
+    version = tuple(int(part) for part in torch.__version__.split(".")[:2] if part.isdigit())
+    return CPP_SINCE <= version <= CPP_UNTIL and sys.platform == "linux"
+
+
+def cpp_gates() -> tuple[Any, ...]:
+    """Returns the gates of torch's C++ functions; none if this torch may have other ones."""
+    if not is_known_version():
+        return ()
+    try:
+        library = ctypes.CDLL(torch._C.__file__)  # loaded already, with all libraries that it needs
+        return tuple((form, ctypes.cast(getattr(library, name), ctypes.c_void_p).value) for name, form in CPP.items())
+    except (AttributeError, OSError):
+        return ()
 
 
 def traces(mode: Any) -> bool:

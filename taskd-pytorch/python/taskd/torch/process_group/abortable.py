@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 # Duration of one wait; also the delay of an abort if the shutdown of the connections did not end the wait.
 SLICE = timedelta(milliseconds=20)
 NO_LIMIT = timedelta(0)
+WRAPPER = "taskd.torch.process_group.wrapper"  # imported by name only: it imports the engine
 in_graph_task = getattr(torch._C, "_current_graph_task_id", lambda: -1)
 # Places where C++ calls a collective: inside of backward; and before forward, for DDP's broadcasts of buffers and of
 # its bucket order.
@@ -107,11 +108,14 @@ def aborted(engine: Engine) -> Any:
 
 
 def caller() -> str | None:
-    """Returns the place in C++ that calls a method through `wrapper`; None if Python calls it."""
-    try:
-        code = sys._getframe(3).f_code
-    except ValueError:
+    """Returns the place in C++ that calls a method through `wrapper`; None if Python calls it. The wrapper has a frame
+    only where its method is Python code: native code has none."""
+    frame = sys._getframe(1).f_back
+    if frame is not None and frame.f_globals.get("__name__") == WRAPPER:
+        frame = frame.f_back
+    if frame is None:
         return BACKWARD if in_graph_task() != -1 else None  # a thread of the autograd engine
+    code = frame.f_code
     place = CALLERS.get(code.co_name)
     if place is None or "torch" not in code.co_filename or place == BACKWARD and in_graph_task() == -1:
         return None

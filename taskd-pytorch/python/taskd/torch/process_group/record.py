@@ -3,7 +3,9 @@
 The recorder never raises: its first failure is reported, and ends the recording of this kind.
 
 The code that every operation runs is in few functions, and reads few objects: between two operations a program does so
-much else that each object is out of the processor's caches, and takes microseconds.
+much else that each object is out of the processor's caches, and takes microseconds. So native code of libtaskd records
+collectives where it can (`prepare_native`), and this module the rest: sends, receives, named arguments, and everything
+with a recorder that is called through ctypes.
 """
 
 from __future__ import annotations
@@ -24,8 +26,9 @@ from taskd.torch.process_group.operations import (
     group_rank,
     returns_at_once,
 )
+from taskd.torch.process_group.options import async_flags
 from taskd.torch.process_group.record_end import Ends
-from taskd.torch.tracing import is_tracing
+from taskd.torch.tracing import gates, is_tracing
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -63,6 +66,11 @@ class Numbers:
         return NO_SEQUENCE if peer is None else next(self.between.setdefault((call.op, peer), count()))
 
 
+def called_name(name: str, call: Any) -> str:
+    """Returns the name of the operation that a method is."""
+    return (call.called or name).lstrip("_")
+
+
 class Recorder:
     """Records the operations of all groups of a process."""
 
@@ -70,8 +78,37 @@ class Recorder:
         self.native = native
         self.world = module._world
         self.failed = False
+        self.functions = None  # native code that records the operations
         self.ends = Ends(module.Work, native, self.fail)
         _step_recorder.at_begin.append(self.sweep)
+
+    def prepare_native(self) -> bool:
+        """Returns true if native code can record operations: the library's Python module records, and its Python lacks
+        no function."""
+        functions = getattr(self.native, "real", self.native)
+        if not hasattr(functions, "prepare_operations"):
+            return False
+        ends, types = self.ends, tuple((kind, code, width) for kind, (code, width) in TYPES.items())
+        shared = gates(), self.fail, ends.wait, ends.watch, Tensor, Tensor.numel, types, async_flags()
+        if not functions.prepare_operations(*shared):
+            return False
+        self.functions = functions
+        ends.go_native(functions)
+        return True
+
+    def native_operation(self, name: str, call: Any, slow: Any) -> Any:
+        """Returns the native method of this name. It leaves what is rare to `slow`, the method in Python."""
+        peer = None if call.peer is None else lambda group, args: self.global_rank(group, group_rank(call, args))
+        return self.functions.operation(
+            slow,
+            name,
+            called_name(name, call),
+            call.op,
+            call.tensors,
+            lambda args: amount(call, args),
+            peer,
+            lambda group, args: self.completes_on_host(group, call, args),
+        )
 
     def beginner(self, name: str, call: Any) -> Any:
         """Returns the function that begins the range of a call of this method. It takes the group and the call's
@@ -94,7 +131,7 @@ class Recorder:
                     args += tuple(kwargs.values())
                 numbers = group._numbers
                 sequence = numbers.next(call, args) if between_two else next(numbers.collectives)
-                if ends.open:
+                if ends.open or ends.functions is not None:  # native code knows whether a range is open
                     ends.sweep()
                 if not is_on(KIND):
                     return 0
@@ -109,7 +146,7 @@ class Recorder:
                     data_type, elements, size = amount(call, args)
                 peer = self.global_rank(group, group_rank(call, args)) if has_peer else NO_PEER
                 if called is None:
-                    called = native.name((call.called or name).lstrip("_"))
+                    called = native.name(called_name(name, call))
                 return native.begin_communication(called, op, data_type, numbers.name, peer, elements, size, sequence)
             except Exception as error:
                 self.fail(error)
@@ -174,4 +211,6 @@ class Recorder:
 
     def fail(self, error: BaseException) -> None:
         self.failed = True
+        if self.functions is not None:
+            self.functions.stop_operations()
         _hooks.failed(self.native, KIND, error)

@@ -48,11 +48,21 @@ class Ends:
     def __init__(self, work_class: Any, native: Any, fault: Any) -> None:
         self.native = native
         self.fault = fault
-        self.open = {}  # id of a work: (weak reference to it, its range, whether it is watched)
+        self.open: Any = {}  # id of a work: (weak reference to it, its range, whether it is watched)
         self.watcher = None
+        self.functions = None  # native code that has replaced those of this class
         os.register_at_fork(after_in_child=self.open.clear)  # the ranges are the parent's
-        self.wait = work_class.wait
-        work_class.wait = self.seen(work_class.wait)
+        self.work_class, self.wait = work_class, work_class.wait
+        work_class.wait = as_wait(self.wait, self.seen(self.wait))
+
+    def go_native(self, functions: Any) -> None:
+        """Leaves the open ranges to native code, which does what the functions of this class do. None is open yet."""
+        self.functions = functions
+        self.expect, self.finish, self.sweep = functions.expect, functions.finish, functions.sweep
+        os.register_at_fork(after_in_child=functions.forget_works)
+        self.work_class.wait = as_wait(self.wait, self.seen_natively(functions, self.wait))
+        if self.watcher is not None:  # prepared again
+            functions.is_watching()
 
     def expect(self, work: Any, range_id: int, watched: Any) -> None:
         """Ends the range when the work completes. If `watched`, the thread detects the completion."""
@@ -60,9 +70,15 @@ class Ends:
         reference.key = key = id(work)
         self.open[key] = (reference, range_id, watched)
         if watched:
-            if self.watcher is None:
-                self.watcher = Watcher(self)
-            self.watcher.works.put(work)
+            self.watch(work)
+
+    def watch(self, work: Any) -> None:
+        """Has the thread detect the completion of a work."""
+        if self.watcher is None:
+            self.watcher = Watcher(self)
+            if self.functions is not None:
+                self.functions.is_watching()
+        self.watcher.works.put(work)
 
     def dropped(self, reference: Any) -> None:
         try:
@@ -88,31 +104,64 @@ class Ends:
         def wait_and_end(work, *args, **kwargs):
             if id(work) not in self.open:
                 return wait(work, *args, **kwargs)
-            completed = False
-            try:
-                result = wait(work, *args, **kwargs)
-                completed = True
-                return result
-            finally:
-                try:
-                    if completed or work.is_completed():
-                        self.finish(id(work))
-                except Exception as error:
-                    self.fault(error)
+            return self.wait_for_open(work, args, kwargs)
 
-        wait_and_end.__name__, wait_and_end.__qualname__, wait_and_end.__doc__ = "wait", "Work.wait", wait.__doc__
-        wait_and_end._torchdynamo_disable = True
         return wait_and_end
+
+    def seen_natively(self, functions: Any, wait: Any) -> Any:
+        """Returns the same `Work.wait`, in which native code runs a wait without a time limit."""
+        waited, is_open = functions.waited, functions.is_open
+
+        def wait_and_end(work, *args, **kwargs):
+            if not args and not kwargs:
+                return waited(work)
+            if not is_open(work):
+                return wait(work, *args, **kwargs)
+            return self.wait_for_open(work, args, kwargs)
+
+        return wait_and_end
+
+    def wait_for_open(self, work: Any, args: Any, kwargs: Any) -> Any:
+        """Waits for a work whose range is open, and ends the range."""
+        completed = False
+        try:
+            result = self.wait(work, *args, **kwargs)
+            completed = True
+            return result
+        finally:
+            try:
+                if completed or work.is_completed():
+                    self.finish(id(work))
+            except Exception as error:
+                self.fault(error)
+
+
+def as_wait(wait: Any, replacement: Any) -> Any:
+    """Gives the replacement of `Work.wait` its names, and hides it from torch.compile."""
+    replacement.__name__, replacement.__qualname__, replacement.__doc__ = "wait", "Work.wait", wait.__doc__
+    replacement._torchdynamo_disable = True
+    return replacement
+
+
+def queue() -> Any:
+    import _queue
+
+    return _queue.SimpleQueue()
+
+
+class NativeQueue:
+    """The queue of native code, which puts works into it without calling Python."""
+
+    def __init__(self, functions: Any) -> None:
+        self.put, self.get, self.empty = functions.watch, functions.next_watched, functions.is_none_watched
 
 
 class Watcher:
     """The thread that waits in parallel to the program."""
 
     def __init__(self, ends: Any) -> None:
-        import _queue
-
         self.ends = ends
-        self.works = _queue.SimpleQueue()
+        self.works = queue() if ends.functions is None else NativeQueue(ends.functions)
         background_thread.start(self.run, lambda: self.works.put(None))
 
     def run(self) -> None:

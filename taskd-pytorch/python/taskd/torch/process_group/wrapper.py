@@ -50,6 +50,9 @@ def install(module: Any, native: Any) -> None:
     recorder = Recorder(module, native)
     engine = _session.current.engine if _session.current else None
     group_class = class_of(module.ProcessGroup, recorder, engine)
+    record_natively(group_class, recorder)
+    if hasattr(native, "then"):  # a standby, which loads its recorder when it has a rank
+        native.then.append(lambda: record_natively(group_class, recorder))
     if engine is not None:
         init_process_group.install(module, engine)
 
@@ -210,6 +213,18 @@ def recorded(name: str, recorder: Any) -> Any:
 
     method.__name__ = name
     return method
+
+
+def record_natively(group_class: Any, recorder: Any) -> None:
+    """Has native code record the operations of a class of groups, if there is native code. Sends and receives, which
+    have counters of their own, are left to Python."""
+    try:
+        if recorder.prepare_native():
+            for name, call in CALLS.items():
+                if name in vars(group_class) and not call.between_two:
+                    setattr(group_class, name, recorder.native_operation(name, call, vars(group_class)[name]))
+    except Exception as error:
+        recorder.fail(error)
 
 
 def making(name: str, torch_class: Any, group_class: Any, recorder: Any, engine: Engine | None) -> Any:

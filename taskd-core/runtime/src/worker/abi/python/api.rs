@@ -107,7 +107,7 @@ impl Api {
 }
 
 fn find_all() -> Option<Api> {
-    let is_there = |name: &CStr| !address(name).is_null();
+    let is_there = |name: &CStr| !symbol(name).is_null();
     let (is_new_enough, is_free_threaded) = (is_there(c"PyVectorcall_Call"), is_there(c"PyUnstable_Module_SetGIL"));
     if !is_new_enough || is_free_threaded {
         return None;
@@ -127,8 +127,8 @@ fn find_all() -> Option<Api> {
             clear_error: function(c"PyErr_Clear")?,
             set_error: function(c"PyErr_SetString")?,
             keep: function(c"Py_IncRef")?,
-            none: Some(address(c"_Py_NoneStruct").cast()).filter(|none: &*mut Object| !none.is_null())?,
-            type_error: Some(address(c"PyExc_TypeError").cast()).filter(|at: &*mut *mut Object| !at.is_null())?,
+            none: Some(symbol(c"_Py_NoneStruct").cast()).filter(|none: &*mut Object| !none.is_null())?,
+            type_error: Some(symbol(c"PyExc_TypeError").cast()).filter(|at: &*mut *mut Object| !at.is_null())?,
         })
     }
 }
@@ -137,14 +137,15 @@ fn find_all() -> Option<Api> {
 ///
 /// # Safety
 /// `F` must be the type of the function of this name.
-unsafe fn function<F: Copy>(name: &CStr) -> Option<F> {
+pub(super) unsafe fn function<F: Copy>(name: &CStr) -> Option<F> {
     const { assert!(size_of::<F>() == size_of::<*mut c_void>()) };
-    let address = address(name);
+    let address = symbol(name);
     // SAFETY: an address that is not null is that of a function of this type, as the caller has promised.
     (!address.is_null()).then(|| unsafe { std::mem::transmute_copy(&address) })
 }
 
-fn address(name: &CStr) -> *mut c_void {
+/// Returns the address of a symbol of the program or of a library that it is linked with; null if there is none.
+pub(super) fn symbol(name: &CStr) -> *mut c_void {
     unsafe extern "C" {
         fn dlsym(library: *mut c_void, name: *const c_char) -> *mut c_void;
     }

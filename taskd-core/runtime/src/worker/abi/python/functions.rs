@@ -5,6 +5,8 @@
 
 use super::super::exports::{self, RawCommunication};
 use super::api::{Api, Object};
+use super::objects::{Outcome, Python, Ref};
+use super::{open_works, operations, watched};
 use std::ffi::c_char;
 use std::ptr::null_mut;
 
@@ -181,4 +183,100 @@ pub(super) extern "C" fn is_on(_module: *mut Object, kind: *mut Object) -> *mut 
 
 pub(super) extern "C" fn switches_address(_module: *mut Object, _none: *mut Object) -> *mut Object {
     call(|call| call.answer_int(exports::taskd_switches().addr() as u64))
+}
+
+/// Produces the result of a function that uses objects; null if an exception is set.
+#[inline]
+fn with_objects(answer: impl FnOnce(Python) -> Outcome<*mut Object>) -> *mut Object {
+    // Without some function of Python, the first of these functions returns False, and no other is called.
+    call(|call| match Python::new() {
+        Some(python) => answer(python).ok(),
+        // SAFETY: as for `Call`.
+        None => Some(unsafe { (call.0.bool_of)(0) }),
+    })
+}
+
+/// Returns the arguments, if there are exactly `N`.
+fn exactly<const N: usize>(python: Python, first: *const *mut Object, count: isize) -> Outcome<[*mut Object; N]> {
+    call_arguments(first, count).ok_or_else(|| python.raise(c"wrong number of arguments: see the function's __doc__"))
+}
+
+fn call_arguments<const N: usize>(first: *const *mut Object, count: isize) -> Option<[*mut Object; N]> {
+    // SAFETY: Python passes an array of `count` objects, and `count` is `N`.
+    (count == N as isize).then(|| std::array::from_fn(|at| unsafe { *first.add(at) }))
+}
+
+pub(super) extern "C" fn prepare(_module: *mut Object, first: *const *mut Object, count: isize) -> *mut Object {
+    with_objects(|python| {
+        operations::prepare(python, exactly(python, first, count)?)?;
+        Ok(python.bool_of(true))
+    })
+}
+
+pub(super) extern "C" fn operation(_module: *mut Object, first: *const *mut Object, count: isize) -> *mut Object {
+    with_objects(|python| operations::operation(python, exactly(python, first, count)?))
+}
+
+pub(super) extern "C" fn waited(_module: *mut Object, work: *mut Object) -> *mut Object {
+    with_objects(|python| operations::waited(python, work).map(Ref::into_raw))
+}
+
+pub(super) extern "C" fn expect(_module: *mut Object, first: *const *mut Object, count: isize) -> *mut Object {
+    with_objects(|python| {
+        let [work, range, is_watched] = exactly(python, first, count)?;
+        operations::expect(python, work, python.int(range)?, python.is_true(is_watched)?)?;
+        Ok(python.none())
+    })
+}
+
+pub(super) extern "C" fn is_open(_module: *mut Object, work: *mut Object) -> *mut Object {
+    with_objects(|python| Ok(python.bool_of(open_works::has(work))))
+}
+
+pub(super) extern "C" fn finish(_module: *mut Object, work: *mut Object) -> *mut Object {
+    with_objects(|python| {
+        open_works::finish(usize::try_from(python.int(work)?).unwrap_or(0));
+        Ok(python.none())
+    })
+}
+
+pub(super) extern "C" fn sweep(_module: *mut Object, _none: *mut Object) -> *mut Object {
+    with_objects(|python| operations::sweep(python).map(|()| python.none()))
+}
+
+pub(super) extern "C" fn forget_works(_module: *mut Object, _none: *mut Object) -> *mut Object {
+    with_objects(|python| {
+        open_works::forget();
+        Ok(python.none())
+    })
+}
+
+pub(super) extern "C" fn is_watching(_module: *mut Object, _none: *mut Object) -> *mut Object {
+    with_objects(|python| {
+        operations::is_watching();
+        Ok(python.none())
+    })
+}
+
+pub(super) extern "C" fn watch(_module: *mut Object, work: *mut Object) -> *mut Object {
+    with_objects(|python| {
+        watched::put(python.keep(work));
+        Ok(python.none())
+    })
+}
+
+/// Python may end the thread in it: see `Python::without_lock`.
+pub(super) extern "C-unwind" fn next_watched(_module: *mut Object, _none: *mut Object) -> *mut Object {
+    Python::new().map_or(null_mut(), |python| watched::take(python).into_raw())
+}
+
+pub(super) extern "C" fn is_none_watched(_module: *mut Object, _none: *mut Object) -> *mut Object {
+    with_objects(|python| Ok(python.bool_of(watched::is_empty())))
+}
+
+pub(super) extern "C" fn stop_operations(_module: *mut Object, _none: *mut Object) -> *mut Object {
+    with_objects(|python| {
+        operations::stop();
+        Ok(python.none())
+    })
 }

@@ -11,4 +11,4 @@ pub use fact::{
     COLLECTIVES, DecodeError, Ext, Extension, Fact, Observation, PROCESS_STATE, Probe, ProbeReply, ProbeResult, STACKS,
     Signal,
 };
-pub use training::{Call, GroupPosition, RECENT_CALLS, StepTimes};
+pub use training::{Call, DeviceTimes, GroupPosition, RECENT_CALLS, StepTimes};

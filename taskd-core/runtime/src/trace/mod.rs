@@ -27,6 +27,6 @@ pub use source::MockTraceSource;
 pub use source::{Named, SourceError, SourceInfo, TraceBatch, TraceSource, TraceSourceExt, WhenFull};
 pub use stored::{Pace, StoredSource};
 pub use taskd_kernel::trace::{
-    COLLECTIVES, Call, DecodeError, Ext, Extension, Fact, GroupPosition, Observation, PROCESS_STATE, Probe, ProbeReply,
-    ProbeResult, RECENT_CALLS, STACKS, Signal, StepTimes,
+    COLLECTIVES, Call, DecodeError, DeviceTimes, Ext, Extension, Fact, GroupPosition, Observation, PROCESS_STATE,
+    Probe, ProbeReply, ProbeResult, RECENT_CALLS, STACKS, Signal, StepTimes,
 };

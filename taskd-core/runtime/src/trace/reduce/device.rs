@@ -60,8 +60,11 @@ pub(super) struct Device {
     begins: VecDeque<u64>,
     /// End of the windows that were measured.
     measured_until: u64,
-    /// Number of spans and records that are missing since the previous step.
+    /// Number of lost records and dropped spans so far, and at the latest end of a step.
     missing: u64,
+    marked: u64,
+    /// Number of spans that were too late since the previous step was measured.
+    late: u64,
     /// Number of steps in sequence that had no span.
     quiet: u32,
     is_active: bool,
@@ -71,8 +74,8 @@ pub(super) struct Device {
 #[derive(Debug)]
 struct Held {
     step: EndedStep,
-    /// Number of records lost since the step ended, some of which may be spans of this step.
-    lost: u64,
+    /// Number of missing records and spans when the step before ended. Those that are missing since may lie in this step.
+    since: u64,
 }
 
 /// What is known of the process's time.
@@ -107,7 +110,7 @@ impl Device {
         }
         if begin < self.measured_until {
             counts.late_spans += 1;
-            self.missing += 1;
+            self.late += 1;
             if end <= self.measured_until {
                 return;
             }
@@ -133,11 +136,8 @@ impl Device {
     }
 
     /// Handles lost records, which may be spans of the steps that wait and of the next one.
-    pub(super) fn gap(&mut self, lost: u64) {
-        if self.is_active {
-            self.missing = self.missing.saturating_add(lost);
-            self.held.iter_mut().for_each(|held| held.lost = held.lost.saturating_add(lost));
-        }
+    pub(super) const fn gap(&mut self, lost: u64) {
+        self.missing = self.missing.saturating_add(lost);
     }
 
     /// Takes the steps that have ended, in the order of their ends, and the beginnings of steps since the last call.
@@ -150,10 +150,13 @@ impl Device {
         counts: &mut ReducerCounts,
     ) -> Vec<EndedStep> {
         if !self.is_active && self.held.is_empty() {
+            self.marked = self.missing;
             return ended;
         }
         self.begins.extend(begins);
-        self.held.extend(ended.into_iter().map(|step| Held { step, lost: 0 }));
+        for step in ended {
+            self.held.push_back(Held { step, since: std::mem::replace(&mut self.marked, self.missing) });
+        }
         self.order(times.until, counts);
         let mut floors = self.floors(times);
         self.forget(floors.pop());
@@ -166,8 +169,8 @@ impl Device {
                 break;
             }
             counts.hurried_steps += u64::from(!is_due);
-            if let Some(Held { mut step, lost }) = self.held.pop_front() {
-                self.measure(&mut step, lost, window_end);
+            if let Some(Held { mut step, since }) = self.held.pop_front() {
+                self.measure(&mut step, self.missing - since, window_end);
                 released.push(step);
             }
             self.forget(floors.pop());
@@ -209,7 +212,7 @@ impl Device {
             return;
         }
         self.quiet = 0;
-        let lost = lost.saturating_add(std::mem::take(&mut self.missing));
+        let lost = lost.saturating_add(std::mem::take(&mut self.late));
         step.device = Some(crate::trace::DeviceTimes { lost, ..times });
     }
 

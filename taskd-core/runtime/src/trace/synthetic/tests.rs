@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::trace::reduce::Observer;
-use crate::trace::{GroupPosition, Signal, StepTimes};
+use crate::trace::{DeviceTimes, GroupPosition, Signal, StepTimes};
 
 /// Runs a job. Returns the steps of each rank, and each rank's group positions at the end.
 fn outcome(job: SyntheticJob) -> (Vec<Vec<StepTimes>>, Vec<Vec<GroupPosition>>) {
@@ -136,4 +136,53 @@ fn the_first_rank_saves_and_the_others_wait_in_the_next_step() {
         steps[0].iter().filter(|times| times.save_checkpoint_ns > 0).map(|times| times.step).collect();
     assert_eq!(saving, [10, 20]);
     assert!(steps[1][10].wait_ns > 40_000_000);
+}
+
+/// Runs a job on devices. Returns the last figures of each rank's device, and of its process.
+fn on_devices(job: SyntheticDevices) -> Vec<(Option<DeviceTimes>, StepTimes)> {
+    let mut observer = Observer::new(Duration::from_secs(1));
+    let mut found = vec![(None, StepTimes::default()); 4];
+    let (mut until, mut device) = ([0; 4], vec![None; 4]);
+    let batches: Vec<_> = job.run().collect();
+    let ends: Vec<_> = batches[batches.len() - 4..].iter().map(|batch| batch.origin).collect();
+    let mut take = |facts: Vec<crate::trace::reduce::TimedFact>, rank: usize| {
+        for timed in facts {
+            match timed.fact.signal {
+                Signal::DeviceStep(times) => device[rank] = Some(*times),
+                Signal::Step(times) if times.step <= 97 => found[rank] = (device[rank].take(), *times),
+                Signal::Step(_) => {}
+                other => panic!("{other:?}"),
+            }
+        }
+    };
+    for batch in batches {
+        let rank = batch.origin.rank.0 as usize;
+        assert_eq!(observer.take(&batch), None);
+        take(observer.settle(batch.origin, until[rank]), rank);
+        let newest = batch.records.iter().map(|record| record.unix_nanos).max();
+        until[rank] = newest.unwrap_or_default().max(until[rank]);
+    }
+    for origin in ends {
+        take(observer.settle(origin, u64::MAX), origin.rank.0 as usize);
+    }
+    found
+}
+
+#[test]
+fn a_slow_device_computes_longer_and_waits_less_than_its_peers() {
+    for host in [DeviceHost::ReturnsEarly, DeviceHost::WaitsForDevice] {
+        let job = SyntheticDevices::new(4, host).steps(100).slow(Rank(2), 50, 20).without_spans(Rank(3));
+        let found = on_devices(job);
+        let wall = if host == DeviceHost::ReturnsEarly { 12 } else { 128 };
+        assert!(found.iter().all(|(_, times)| times.wall_ns.abs_diff(wall * 1_000_000) < 3_000_000), "{found:?}");
+        assert_eq!(found[3].0, None);
+        let of = |rank: usize| found[rank].0.clone().unwrap_or_default();
+        for rank in [0, 1] {
+            let (usual, slow) = (of(rank), of(2));
+            assert!(usual.compute_ns.abs_diff(100_000_000) < 3_000_000, "{usual:?}");
+            assert!(slow.compute_ns.abs_diff(120_000_000) < 3_000_000, "{slow:?}");
+            assert!(usual.wait_ns.abs_diff(28_000_000) < 3_000_000, "{usual:?}");
+            assert!(slow.wait_ns.abs_diff(8_000_000) < 3_000_000, "{slow:?}");
+        }
+    }
 }

@@ -35,11 +35,12 @@ const WARM_UP_STEPS: u32 = 5;
 /// and steps that are long for all ranks, cause no blame; nor does a job in which more than half of the ranks
 /// become slower at once.
 ///
-/// If most ranks report the times of their devices ([`DeviceTimes`]), these are compared instead, because a process only
-/// launches the work of its device, and waits for it at the end of a step like all others: the own time is then that of
-/// the device's computation and of waiting for data with an idle device, and the waiting time that of communication
-/// beside which the device does nothing else. Ranks without these times are not judged meanwhile. When the ranks begin or
-/// cease to report them (for eight steps), the detector withdraws its blames and learns again.
+/// If most ranks report the times of their devices ([`DeviceTimes`](crate::trace::DeviceTimes)), these are compared
+/// instead, because a process only launches the work of its device, and waits for it at the end of a step like all
+/// others: the own time is then that of the device's computation and of waiting for data with an idle device, and the
+/// waiting time that of communication beside which the device does nothing else. Ranks without these times are not
+/// judged meanwhile. When the ranks begin or cease to report them (for eight steps), the detector withdraws its blames
+/// and learns again.
 ///
 /// A rank is blamed if all of these hold. The *bound* is the excess set with `by_percent`, 20 % by default.
 /// - The sum of its excess time, less 40 % of the bound for each step, has exceeded a threshold (CUSUM). The threshold
@@ -147,9 +148,11 @@ impl SlowRankDetector {
         }
         let sample = |(rank, reported): (&u32, &Reported)| Some((*rank, reported.by(self.state.basis)?));
         let samples: BTreeMap<u32, Sample> = reports.iter().filter_map(sample).collect();
-        let state = &mut self.state;
         if samples.len() < 2 {
-        } else if state.warm_up < WARM_UP_STEPS {
+            return; // most have figures that cannot be used
+        }
+        let state = &mut self.state;
+        if state.warm_up < WARM_UP_STEPS {
             state.warm_up += 1;
         } else if state.watches.is_empty() {
             state.lessons.push(samples);

@@ -12,6 +12,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, Signal, kill_process_group};
 use serde::Deserialize;
 use std::collections::BTreeMap;
+use std::error::Error;
 use std::ffi::OsStr;
 use std::fmt::Write as _;
 use std::fs;
@@ -27,8 +28,10 @@ use tokio::time::timeout_at;
 
 /// Path of py-spy, if it is not in a directory of `PATH`.
 const PY_SPY: &str = "TASKD_PY_SPY";
-/// Time limit for py-spy, from the question on. A question with a shorter timeout leaves it seven eighths of that.
-const PY_SPY_WITHIN: Duration = Duration::from_millis(350);
+/// Time limit for py-spy, from the question on: three quarters of the 400 ms for which the `hang` detector waits, so that the
+/// answer of `/proc` arrives in time on a busy host as well. A question with a shorter timeout leaves it three quarters of
+/// that.
+const PY_SPY_WITHIN: Duration = Duration::from_millis(300);
 /// Further time for `/proc`, which is read meanwhile.
 const PROC_WITHIN: Duration = Duration::from_millis(25);
 /// Maximum size of an error message of py-spy in bytes. The rest is not read.
@@ -63,7 +66,7 @@ impl StackReaders {
         let probe = Some((ask.by.clone(), ask.tag));
         if self.probe != probe {
             (self.probe, self.running) = (probe, BTreeMap::new());
-            let within = PY_SPY_WITHIN.min(ask.timeout * 7 / 8);
+            let within = PY_SPY_WITHIN.min(ask.timeout * 3 / 4);
             for domain in &ask.about {
                 let Domain::Process(role) = domain else { continue };
                 if let Some(pid) = pid_of(role) {
@@ -82,7 +85,7 @@ impl StackReaders {
 /// The readers of one process's stack, each on a thread of its own.
 #[derive(Debug)]
 struct StackReader {
-    by_python: JoinHandle<Option<Result<String, String>>>,
+    by_python: JoinHandle<Option<Result<String, Missing>>>,
     by_kernel: JoinHandle<String>,
     within: Duration,
     until: Instant,
@@ -100,10 +103,12 @@ impl StackReader {
     async fn text(self) -> String {
         let reason = match timeout_at(self.until.into(), self.by_python).await {
             Ok(Ok(Some(Ok(text)))) => return text,
-            Ok(Ok(Some(Err(why)))) => format!("py-spy cannot read it ({why})"),
+            Ok(Ok(Some(Err(Missing::Because(why))))) => format!("py-spy cannot read it ({why})"),
             Ok(Ok(None)) => "py-spy is not installed".to_owned(),
             Ok(Err(_)) => "the reader of the Python stack failed".to_owned(),
-            Err(_) => format!("py-spy cannot read it ({})", too_long(self.within)),
+            Ok(Ok(Some(Err(Missing::TooLate)))) | Err(_) => {
+                format!("py-spy cannot read it (it took longer than {} ms)", self.within.as_millis())
+            }
         };
         let threads = match timeout_at((self.until + PROC_WITHIN).into(), self.by_kernel).await {
             Ok(Ok(threads)) => threads,
@@ -114,8 +119,19 @@ impl StackReader {
     }
 }
 
-fn too_long(within: Duration) -> String {
-    format!("it took longer than {} ms", within.as_millis())
+/// Why py-spy gave no stack.
+#[derive(Debug, PartialEq, Eq)]
+enum Missing {
+    /// The time limit passed.
+    TooLate,
+    /// Another reason, in one line.
+    Because(String),
+}
+
+impl<E: Error> From<E> for Missing {
+    fn from(error: E) -> Missing {
+        Missing::Because(error.to_string())
+    }
 }
 
 /// Returns the path of py-spy, if there is one.
@@ -135,16 +151,14 @@ fn program_in(path: &OsStr) -> Option<PathBuf> {
     dirs.map(|dir| dir.join("py-spy")).find(is_program)
 }
 
-/// Reads the Python stacks with py-spy. The error is its own reason, in one line.
-fn py_spy(program: &Path, pid: i32, until: Instant) -> Result<String, String> {
+/// Reads the Python stacks with py-spy.
+fn py_spy(program: &Path, pid: i32, until: Instant) -> Result<String, Missing> {
     let mut command = Command::new(program);
     // Without `--nonblocking`, py-spy would stop the process while it reads.
     command.args(["dump", "--nonblocking", "--json", "--pid", &pid.to_string()]);
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0);
-    let begun = Instant::now();
-    let mut child = command.spawn().map_err(|error| error.to_string())?;
-    let within = until.saturating_duration_since(begun);
-    let stacks = stacks(&mut child, until).map_err(|why| why.unwrap_or_else(|| too_long(within)));
+    let mut child = command.spawn()?;
+    let stacks = stacks(&mut child, until);
     // It has ended, or takes too long. A script's own processes end with it: they hold its output open.
     if let Some(group) = i32::try_from(child.id()).ok().and_then(Pid::from_raw) {
         let _ = kill_process_group(group, Signal::KILL);
@@ -154,11 +168,11 @@ fn py_spy(program: &Path, pid: i32, until: Instant) -> Result<String, String> {
     stacks
 }
 
-/// Returns the stacks from the output of py-spy. An error without a reason is that of the time limit.
-fn stacks(child: &mut Child, until: Instant) -> Result<String, Option<String>> {
+/// Returns the stacks from the output of py-spy, or the first line of its error.
+fn stacks(child: &mut Child, until: Instant) -> Result<String, Missing> {
     let output = read_all(child.stdout.take(), until, OUTPUT_BYTES_MAX)?;
     if output.len() > OUTPUT_BYTES_MAX {
-        return Err(Some(format!("its output exceeds {OUTPUT_BYTES_MAX} bytes")));
+        return Err(Missing::Because(format!("its output exceeds {OUTPUT_BYTES_MAX} bytes")));
     }
     match serde_json::from_slice::<Vec<Thread>>(&output) {
         Ok(threads) => Ok(described(&threads)),
@@ -166,26 +180,25 @@ fn stacks(child: &mut Child, until: Instant) -> Result<String, Option<String>> {
             let error = read_all(child.stderr.take(), until, ERROR_BYTES_MAX)?;
             let text = String::from_utf8_lossy(&error);
             let reason = text.lines().find(|line| !line.trim().is_empty());
-            Err(Some(reason.unwrap_or("it gave no stack").trim().to_owned()))
+            Err(Missing::Because(reason.unwrap_or("it gave no stack").trim().to_owned()))
         }
     }
 }
 
 /// Reads a pipe to its end, or until more than `most` bytes have been read.
-fn read_all(pipe: Option<impl Read + AsFd>, until: Instant, most: usize) -> Result<Vec<u8>, Option<String>> {
-    let mut pipe = pipe.ok_or_else(|| Some("it has no output".to_owned()))?;
+fn read_all(pipe: Option<impl Read + AsFd>, until: Instant, most: usize) -> Result<Vec<u8>, Missing> {
+    let mut pipe = pipe.ok_or_else(|| Missing::Because("it has no output".to_owned()))?;
     let (mut output, mut chunk) = (Vec::new(), [0; 8192]);
     while output.len() <= most {
         let left = until.saturating_duration_since(Instant::now());
-        let timeout = Timespec::try_from(left).map_err(|error| Some(error.to_string()))?;
+        let timeout = Timespec::try_from(left)?;
         let ready = poll(&mut [PollFd::new(&pipe, PollFlags::IN)], Some(&timeout));
         if left.is_zero() || ready.is_ok_and(|ready| ready == 0) {
-            return Err(None);
+            return Err(Missing::TooLate);
         }
-        match pipe.read(&mut chunk) {
-            Ok(0) => break,
-            Ok(read) => output.extend_from_slice(&chunk[..read]),
-            Err(error) => return Err(Some(error.to_string())),
+        match pipe.read(&mut chunk)? {
+            0 => break,
+            read => output.extend_from_slice(&chunk[..read]),
         }
     }
     Ok(output)

@@ -84,16 +84,15 @@ fn soon() -> Instant {
 fn a_py_spy_that_fails_or_hangs_is_an_error_in_one_line() {
     let dir = tempfile::tempdir().unwrap();
     let denied = script(dir.path(), "#!/bin/sh\necho 'Permission Denied: Try again with sudo' >&2\nexit 1\n");
-    assert_eq!(py_spy(&denied, 1, soon()).unwrap_err(), "Permission Denied: Try again with sudo");
+    let because = |text: &str| Err(Missing::Because(text.to_owned()));
+    assert_eq!(py_spy(&denied, 1, soon()), because("Permission Denied: Try again with sudo"));
     let hangs = script(dir.path(), "#!/bin/sh\nexec sleep 60\n");
-    let error = py_spy(&hangs, 1, Instant::now() + Duration::from_millis(50)).unwrap_err();
-    assert!(error.starts_with("it took longer than "), "{error}");
+    assert_eq!(py_spy(&hangs, 1, Instant::now() + Duration::from_millis(50)), Err(Missing::TooLate));
     let endless = script(dir.path(), "#!/bin/sh\nexec cat /dev/zero\n");
-    assert_eq!(py_spy(&endless, 1, soon()).unwrap_err(), format!("its output exceeds {OUTPUT_BYTES_MAX} bytes"));
+    assert_eq!(py_spy(&endless, 1, soon()), because(&format!("its output exceeds {OUTPUT_BYTES_MAX} bytes")));
     // The script ends its output, but a process of its own keeps the error pipe open.
     let left = script(dir.path(), "#!/bin/sh\nsleep 60 >/dev/null &\necho no\n");
-    let error = py_spy(&left, 1, Instant::now() + Duration::from_millis(500)).unwrap_err();
-    assert!(error.starts_with("it took longer than ") || error == "it gave no stack", "{error}");
+    assert_eq!(py_spy(&left, 1, Instant::now() + Duration::from_millis(500)), Err(Missing::TooLate));
 }
 
 #[tokio::test]
@@ -111,9 +110,9 @@ async fn a_hanging_py_spy_delays_no_answer_and_the_kernel_answers() {
         let answer = readers.answer(&ask, role, |_| own).await;
         let ProbeResult::Text(text) = answer else { panic!("{answer:?}") };
         assert!(text.starts_with("main thread in state "), "{text}");
-        assert!(text.ends_with("; py-spy cannot read it (it took longer than 350 ms)"), "{text}");
+        assert!(text.ends_with("; py-spy cannot read it (it took longer than 300 ms)"), "{text}");
     }
     // All four together, not one after another: far less than the minute that one takes.
     let took = began.elapsed();
-    assert!(took >= Duration::from_millis(350) && took < Duration::from_secs(10), "{took:?}");
+    assert!(took >= Duration::from_millis(300) && took < Duration::from_secs(10), "{took:?}");
 }

@@ -1,11 +1,14 @@
 //! Spans of devices: the figures of each step against a slow model, at the boundaries, and at every bound.
 
+#![allow(clippy::single_range_in_vec_init, reason = "a list of one step")]
+
 use super::*;
 use crate::trace::DeviceTimes;
 use crate::trace::recorder::{DeviceCommunication, DeviceWork};
 use crate::trace::reduce::device::{DEVICE_LATENESS, DEVICE_SPANS_MAX, HELD_STEPS_MAX};
 use std::ops::Range;
 
+#[allow(clippy::cast_possible_truncation, reason = "some seconds")]
 const LATE: u64 = DEVICE_LATENESS.as_nanos() as u64;
 
 /// What a span is.

@@ -20,7 +20,7 @@ mod measure;
 
 use super::{EndedStep, ReducerCounts};
 use crate::trace::recorder::{Detail, Kind, NameId};
-use crate::trace::{NameTable, TimedRecord};
+use crate::trace::{DeviceTimes, NameTable, TimedRecord};
 use measure::{Class, Span, measure};
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -213,7 +213,7 @@ impl Device {
         }
         self.quiet = 0;
         let lost = lost.saturating_add(std::mem::take(&mut self.late));
-        step.device = Some(crate::trace::DeviceTimes { lost, ..times });
+        step.device = Some(DeviceTimes { lost, ..times });
     }
 
     /// Sorts the spans that have arrived, and drops those that begin in the future.

@@ -5,6 +5,7 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by it")]
 
 mod collectives;
+mod devices;
 mod hang;
 mod runtime;
 mod slow_rank;

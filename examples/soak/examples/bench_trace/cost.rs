@@ -94,7 +94,7 @@ pub(crate) fn per_one(times: u32, mut what: impl FnMut()) -> f64 {
     (cpu_nanos() - before) as f64 / f64::from(times)
 }
 
-fn cpu_nanos() -> u64 {
+pub(crate) fn cpu_nanos() -> u64 {
     let now = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
     now.tv_sec.unsigned_abs() * 1_000_000_000 + now.tv_nsec.unsigned_abs()
 }

@@ -14,6 +14,7 @@ mod flow;
 mod numerical;
 mod python;
 mod rivals;
+mod spans;
 mod standbys;
 mod store;
 
@@ -46,6 +47,8 @@ enum Measurement {
     Flow,
     /// Size of stored records, and the speed of writing and reading them.
     Store,
+    /// Cost of a span of a device in the reducer.
+    Spans,
     /// Cost of a mark in a Python program.
     Python,
     /// Cost of recording in a PyTorch training.
@@ -65,6 +68,8 @@ struct Figures {
     flow: Option<flow::Figures>,
     #[serde(flatten)]
     store: Option<store::Figures>,
+    #[serde(flatten)]
+    spans: Option<spans::Figures>,
     #[serde(flatten)]
     calls: Option<python::Calls>,
     #[serde(flatten)]
@@ -94,6 +99,9 @@ async fn run(options: &Options) -> Result<(), Failure> {
     }
     if wanted(Measurement::Store) {
         figures.store = Some(store::measure(options.quick)?);
+    }
+    if wanted(Measurement::Spans) {
+        figures.spans = Some(spans::measure(options.quick));
     }
     if wanted(Measurement::Python) {
         figures.calls = Some(python::calls(&python::interpreter().await?, options.quick).await?);

@@ -8,6 +8,7 @@ mod detector;
 mod engine;
 mod explain;
 mod layout;
+mod sample;
 mod stats;
 mod track;
 mod verdict;

@@ -4,6 +4,7 @@
 //! Detectors are pure: they never await, read a clock, start a process, or decide how to handle a fault.
 
 mod detector;
+mod device_steps;
 mod exit;
 pub mod fail_slow;
 mod failed_step;

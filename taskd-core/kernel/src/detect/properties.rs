@@ -7,7 +7,7 @@ use super::{
     SilenceDetector, SlowRankDetector, defaults,
 };
 use crate::job::{Generation, Incarnation, Name, Termination};
-use crate::trace::{Call, GroupPosition, Observation, Probe, ProbeResult, Signal, StepTimes};
+use crate::trace::{Call, DeviceTimes, GroupPosition, Observation, Probe, ProbeResult, Signal, StepTimes};
 use proptest::prelude::*;
 use std::time::Duration;
 
@@ -53,6 +53,7 @@ fn signal() -> impl Strategy<Value = Signal> {
         2 => reports.prop_map(failed),
         2 => (0..3_u64).prop_map(pending),
         4 => step().prop_map(|times| Signal::Step(Box::new(times))),
+        4 => device_step().prop_map(|times| Signal::DeviceStep(Box::new(times))),
         4 => metric(),
     ]
 }
@@ -93,6 +94,20 @@ fn step() -> impl Strategy<Value = StepTimes> {
         cpu_ns,
         lost,
         ..StepTimes::default()
+    })
+}
+
+fn device_step() -> impl Strategy<Value = DeviceTimes> {
+    let nanos = || prop_oneof![Just(0), 1..200_000_000_u64, Just(u64::MAX)];
+    let times = (0..200_u64, nanos(), nanos(), nanos(), 0..2_u64);
+    times.prop_map(|(step, compute_ns, wait_ns, idle_ns, lost)| DeviceTimes {
+        step,
+        compute_ns,
+        communication_ns: wait_ns,
+        wait_ns,
+        idle_ns,
+        lost,
+        ..DeviceTimes::default()
     })
 }
 

@@ -7,19 +7,20 @@ pub(super) mod gathering;
 mod normal;
 mod watch;
 
+use super::device_steps::{Bases, Basis, Choice, DeviceSteps};
 use super::{FaultClass, FaultDetector, Findings, saved};
 use crate::job::{Domain, Name, Rank, Role};
 use crate::state::View;
 use crate::trace::{DecodeError, Observation, Signal, StepTimes};
 use bytes::Bytes;
-use gathering::{Admission, Era, Gathering, Sample};
+use gathering::{Admission, Era, Gathering, Reported, Sample};
 use normal::learn;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use watch::{Limits, Step, Watch};
 
 const NAME: Name = Name::new("slow-rank");
-const SNAPSHOT_VERSION: u8 = 1;
+const SNAPSHOT_VERSION: u8 = 2;
 
 /// Number of first steps completed by all ranks that are ignored: programs compile and fill caches in them.
 const WARM_UP_STEPS: u32 = 5;
@@ -33,6 +34,13 @@ const WARM_UP_STEPS: u32 = 5;
 /// longer or shorter than usual the other ranks' own times were in that step. Therefore uneven stages and loads,
 /// and steps that are long for all ranks, cause no blame; nor does a job in which more than half of the ranks
 /// become slower at once.
+///
+/// If most ranks report the times of their devices ([`DeviceTimes`](crate::trace::DeviceTimes)), these are compared
+/// instead, because a process only launches the work of its device, and waits for it at the end of a step like all
+/// others: the own time is then that of the device's computation and of waiting for data with an idle device, and the
+/// waiting time that of communication beside which the device does nothing else. Ranks without these times are not
+/// judged meanwhile. When the ranks begin or cease to report them (for eight steps), the detector withdraws its blames
+/// and learns again.
 ///
 /// A rank is blamed if all of these hold. The *bound* is the excess set with `by_percent`, 20 % by default.
 /// - The sum of its excess time, less 40 % of the bound for each step, has exceeded a threshold (CUSUM). The threshold
@@ -65,7 +73,10 @@ pub struct SlowRankDetector {
 #[derive(Debug, Default, Serialize, Deserialize)]
 struct State {
     era: Era,
-    gathering: Gathering<Sample>,
+    gathering: Gathering<Reported>,
+    devices: DeviceSteps,
+    bases: Bases,
+    basis: Basis,
     warm_up: u32,
     /// Steps from which the usual times are learned, with each rank's times; empty once the usual times are known.
     lessons: Vec<BTreeMap<u32, Sample>>,
@@ -102,38 +113,66 @@ impl SlowRankDetector {
         self
     }
 
-    /// Handles a rank's completed step.
-    fn completed(&mut self, rank: Rank, o: &Observation, times: &StepTimes, view: &View, out: &mut Findings) {
+    /// Returns true if a report of a rank counts. The first one of another world starts without data.
+    fn admit(&mut self, rank: Rank, o: &Observation, view: &View) -> bool {
         match self.state.era.admit(rank, o, view) {
-            Admission::Ignored => return,
+            Admission::Ignored => return false,
             Admission::Same => {}
             Admission::New => {
                 self.state = State { era: std::mem::take(&mut self.state.era), ..State::default() };
             }
         }
-        self.state.gathering.add(rank.0, times.step, Sample::of(times, o.at.min(view.now)));
-        while let Some((number, samples)) = self.state.gathering.next_whole(view) {
-            self.judge(number, &samples, view, out);
+        true
+    }
+
+    /// Handles a rank's completed step.
+    fn completed(&mut self, rank: Rank, o: &Observation, times: &StepTimes, view: &View, out: &mut Findings) {
+        let device = self.state.devices.take(rank.0, times);
+        let reported = Reported::of(times, device, o.at.min(view.now));
+        self.state.gathering.add(rank.0, times.step, reported);
+        while let Some((number, reports)) = self.state.gathering.next_whole(view) {
+            self.judge(number, &reports, view, out);
         }
     }
 
     /// Handles a step that all ranks have completed.
-    fn judge(&mut self, number: u64, samples: &BTreeMap<u32, Sample>, view: &View, out: &mut Findings) {
-        let state = &mut self.state;
-        if samples.len() < 2 || samples.len() * 2 < view.training().count() {
+    fn judge(&mut self, number: u64, reports: &BTreeMap<u32, Reported>, view: &View, out: &mut Findings) {
+        if reports.len() < 2 || reports.len() * 2 < view.training().count() {
             return; // too few ranks for a comparison
         }
+        let with = reports.values().filter(|reported| reported.device.is_some()).count();
+        match self.state.bases.choose(with, reports.len()) {
+            Choice::Use(basis) => self.state.basis = basis,
+            Choice::Skip => return,
+            Choice::Restart(basis) => self.restart(basis, out),
+        }
+        let sample = |(rank, reported): (&u32, &Reported)| Some((*rank, reported.by(self.state.basis)?));
+        let samples: BTreeMap<u32, Sample> = reports.iter().filter_map(sample).collect();
+        if samples.len() < 2 {
+            return; // most have figures that cannot be used
+        }
+        let state = &mut self.state;
         if state.warm_up < WARM_UP_STEPS {
             state.warm_up += 1;
         } else if state.watches.is_empty() {
-            state.lessons.push(samples.clone());
+            state.lessons.push(samples);
             if state.lessons.len() >= self.learning as usize {
                 let normals = learn(&std::mem::take(&mut state.lessons));
                 state.watches = normals.into_iter().map(|(rank, normal)| (rank, Watch::new(normal))).collect();
             }
-        } else if let Some(step) = Step::of(number, samples, &state.watches) {
-            self.compare(&step, samples, view, out);
+        } else if let Some(step) = Step::of(number, &samples, &state.watches) {
+            self.compare(&step, &samples, view, out);
         }
+    }
+
+    /// Starts again with another basis: withdraws the blames, and forgets the usual times.
+    fn restart(&mut self, basis: Basis, out: &mut Findings) {
+        let state = &mut self.state;
+        for (rank, _) in std::mem::take(&mut state.watches).iter().filter(|(_, watch)| watch.blamed) {
+            out.clear(Domain::Process(Role::Rank(Rank(*rank))), FaultClass::Slow);
+        }
+        state.lessons.clear();
+        (state.basis, state.warm_up) = (basis, 0);
     }
 
     /// Compares the times of each rank in this step with its usual times.
@@ -151,7 +190,7 @@ impl SlowRankDetector {
             }
         }
         for rank in found {
-            if let Some(fault) = explain::fault(Rank(rank), &self.state.watches, &limits, view) {
+            if let Some(fault) = explain::fault(Rank(rank), &self.state.watches, &limits, self.state.basis, view) {
                 out.blame(fault);
             }
         }
@@ -168,8 +207,11 @@ impl FaultDetector for SlowRankDetector {
     }
 
     fn observe(&mut self, o: &Observation, view: &View, out: &mut Findings) {
-        if let (Signal::Step(times), Domain::Process(Role::Rank(rank))) = (&o.signal, &o.about) {
-            self.completed(*rank, o, times, view, out);
+        let Domain::Process(Role::Rank(rank)) = &o.about else { return };
+        match &o.signal {
+            Signal::DeviceStep(times) if self.admit(*rank, o, view) => self.state.devices.add(rank.0, times),
+            Signal::Step(times) if self.admit(*rank, o, view) => self.completed(*rank, o, times, view, out),
+            _ => {}
         }
     }
 

@@ -165,6 +165,9 @@ fn observations(facts: &[Observation]) -> String {
             Signal::Metric { name, value } => format!("metric {name} = {value}"),
             Signal::Lost { count } => format!("loss of {count} facts"),
             Signal::Step(times) => format!("step {} in {} ms", times.step, times.wall_ns / 1_000_000),
+            Signal::DeviceStep(times) => {
+                format!("step {} with {} ms of computation on the device", times.step, times.compute_ns / 1_000_000)
+            }
             Signal::CollectivePending { group, sequence, nanos } => {
                 format!("collective {sequence} of group {group} pending for {} ms", nanos / 1_000_000)
             }
@@ -192,6 +195,7 @@ fn kind(signal: &Signal) -> String {
         Signal::SupervisorSlept { .. } => "sleep".to_owned(),
         Signal::Ext(ext) => ext.name().to_string(),
         Signal::Step(_) => "step".to_owned(),
+        Signal::DeviceStep(_) => "step of a device".to_owned(),
         Signal::CollectivePending { .. } => "pending collective".to_owned(),
         Signal::StepFailed(_) => "failed step".to_owned(),
         Signal::FailureRecorded(error) => format!("recorded {} {}", error.family, error.code),

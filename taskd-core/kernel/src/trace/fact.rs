@@ -1,6 +1,6 @@
 //! Facts that sources report, observations that the kernel receives, probes and their replies.
 
-use super::training::{GroupPosition, StepTimes};
+use super::training::{DeviceTimes, GroupPosition, StepTimes};
 use crate::job::seconds::Seconds;
 use crate::job::{Domain, ErrorReport, Generation, Incarnation, JobTime, Name};
 use crate::state::{Phase, StepFailure};
@@ -173,6 +173,9 @@ pub enum Signal {
     StepFailed(Box<StepFailure>),
     /// The process recorded the error that ends it, but has not ended yet (reported by its launcher).
     FailureRecorded(Box<ErrorReport>),
+    /// The device of the process took part in a training step. Contains a breakdown of the device's time. The source
+    /// reports it immediately before the [`Step`](Self::Step) with the same number.
+    DeviceStep(Box<DeviceTimes>),
 }
 
 /// Name of the probe that asks for a process's position in its process groups: its latest collective calls in each

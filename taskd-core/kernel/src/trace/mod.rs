@@ -17,4 +17,4 @@ pub use group_name::split_group_name;
 pub use metrics::{
     GRAD_NORM, LOSS, METRIC_STEP, REPLICA_CHECKSUM, ReplicaChecksum, SKIPPED_STEPS, is_replica_checksum,
 };
-pub use training::{Call, GroupPosition, RECENT_CALLS, StepTimes};
+pub use training::{Call, DeviceTimes, GroupPosition, RECENT_CALLS, StepTimes};

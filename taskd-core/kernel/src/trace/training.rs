@@ -1,4 +1,4 @@
-//! Training data derived from records: a rank's steps, and its position in its process groups.
+//! Training data derived from records: the steps of a rank and of its device, and its position in its process groups.
 //!
 //! Plain data, passed from reducers to detectors.
 
@@ -42,6 +42,42 @@ impl StepTimes {
     pub const fn own_ns(&self) -> u64 {
         self.wall_ns.saturating_sub(self.wait_ns)
     }
+}
+
+/// Breakdown of the time of a rank's device in one training step, measured by the device itself.
+///
+/// A program launches the work of a device ahead of time, and often returns from a step before the device has done its
+/// work. The times of the process ([`StepTimes`]) then contain the launches only, or they look equal on all ranks because
+/// each of them waits for its device at the end of the step. These times come from the activity that the vendor's trace
+/// interface (CUPTI, mspti) has recorded on the device's clock.
+///
+/// The *window* of a step begins with the step in the process. It ends with the beginning of the process's next step, if
+/// that follows within two seconds, and otherwise with the end of the step. Work of the device counts in the window in
+/// which it ran, also if an earlier step launched it. Activity that overlaps, such as that of several streams, counts
+/// once, and activity beyond the window does not count. All devices of a process count as one.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DeviceTimes {
+    /// The step's number, as counted by the training script.
+    pub step: u64,
+    /// Length of the window, in nanoseconds.
+    pub wall_ns: u64,
+    /// Part of `wall_ns` in which at least one kernel ran, in nanoseconds. Kernels of communication libraries do not count.
+    pub compute_ns: u64,
+    /// Part of `wall_ns` in which at least one communication was active on the device, in nanoseconds, overlapped with
+    /// computation or not. It contains the waiting for other ranks.
+    pub communication_ns: u64,
+    /// Part of `communication_ns` in which the device neither computed nor copied, in nanoseconds: the rank transferred
+    /// data, or waited for other ranks.
+    pub wait_ns: u64,
+    /// Part of `wall_ns` in which at least one copy or fill of memory was active, in nanoseconds.
+    pub copy_ns: u64,
+    /// Part of `wall_ns` without any of these activities, in nanoseconds.
+    pub idle_ns: u64,
+    /// Number of activities that lie in the window, at least in part.
+    pub spans: u32,
+    /// Number of records and activities that were lost, or arrived too late, since the previous step; if not zero, the
+    /// figures of this step may be too small.
+    pub lost: u64,
 }
 
 /// One collective call of a rank in a process group.

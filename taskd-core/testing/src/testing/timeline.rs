@@ -8,7 +8,7 @@ use crate::job::{
 };
 use crate::launch::{NodeState, NodeStatus, Phase};
 use crate::state::{Proc, View};
-use crate::trace::{Ext, Extension, Observation, Probe, ProbeReply, ProbeResult, Signal, StepTimes};
+use crate::trace::{DeviceTimes, Ext, Extension, Observation, Probe, ProbeReply, ProbeResult, Signal, StepTimes};
 use bytes::Bytes;
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
@@ -227,7 +227,7 @@ fn any_phase(rng: &mut StdRng) -> Signal {
 }
 
 fn any_signal(rng: &mut StdRng) -> Signal {
-    match rng.random_range(0..11) {
+    match rng.random_range(0..12) {
         0 | 1 => Signal::Heartbeat,
         2 => Signal::Progress { step: pick(rng, &[0, 1, 7, 1_000, u64::MAX]) },
         3 | 4 => {
@@ -252,6 +252,7 @@ fn any_signal(rng: &mut StdRng) -> Signal {
             sequence: pick(rng, &[0, 7, u64::MAX]),
             nanos: pick(rng, &[0, 1_000_000_000, u64::MAX]),
         },
+        10 => Signal::DeviceStep(Box::new(any_device_step(rng))),
         _ => any_phase(rng),
     }
 }
@@ -268,6 +269,21 @@ fn any_step(rng: &mut StdRng) -> StepTimes {
         step: pick(rng, &[0, 1, 2, 3, 1_000, u64::MAX]),
         lost: pick(rng, &[0, 0, 0, 1, u64::MAX]),
         ..StepTimes::default()
+    }
+}
+
+/// Returns the times of a device in a random training step, which may be inconsistent.
+fn any_device_step(rng: &mut StdRng) -> DeviceTimes {
+    let mut nanos = || pick(rng, &[0, 1, 20_000_000, 100_000_000, u64::MAX]);
+    DeviceTimes {
+        wall_ns: nanos(),
+        compute_ns: nanos(),
+        communication_ns: nanos(),
+        wait_ns: nanos(),
+        idle_ns: nanos(),
+        step: pick(rng, &[0, 1, 2, 3, 1_000, u64::MAX]),
+        lost: pick(rng, &[0, 0, 0, 1, u64::MAX]),
+        ..DeviceTimes::default()
     }
 }
 

@@ -1,8 +1,10 @@
 //! The engine as a fault detector: gathers the ranks' steps, and reports verdicts as faults and notes.
 
-use super::engine::{FailSlow, Row, SERIES, Series};
+use super::engine::{FailSlow, Row, SERIES};
 use super::layout::{Layout, Members, Place};
+use super::sample::Sample;
 use super::verdict::{Change, Component, Verdict};
+use crate::detect::device_steps::{Bases, Basis, Choice, DeviceSteps};
 use crate::detect::slow_rank::gathering::{Admission, Era, Gathering};
 use crate::detect::{Damage, Evidence, Fault, FaultClass, FaultDetector, Findings, Health, Suspect, saved};
 use crate::job::{Domain, GroupId, GroupKind, JobTime, Name, NodeId, Rank, Role};
@@ -10,14 +12,12 @@ use crate::state::View;
 use crate::trace::{DecodeError, Observation, Signal, StepTimes};
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
-use std::collections::{BTreeMap, VecDeque};
-use std::time::Duration;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 const NAME: Name = Name::new("fail-slow");
-const SNAPSHOT_VERSION: u8 = 1;
+const SNAPSHOT_VERSION: u8 = 2;
 /// Maximum number of latest steps with a known begin. The onset of an older slow-down is the oldest known begin.
 const BEGINS_MAX: usize = 512;
-const MS_PER_NS: f64 = 1e-6;
 
 /// Damage of a slow component: it is still able to train, and nothing is lost yet.
 const SLOW: Damage =
@@ -38,6 +38,12 @@ const SLOW: Damage =
 /// by the shortest wait of a step. In jobs with `tp`, `pp`, `cp` or `ep` groups a rank's computation is the part of the
 /// step without a pending collective, because its waits inside the step would count as its own time otherwise.
 ///
+/// If most ranks report the times of their devices ([`DeviceTimes`](crate::trace::DeviceTimes)), the computation and the
+/// waits are those of the devices, because a process only launches the work of its device, and waits for it at the end of
+/// a step like all others. Waiting for data counts as far as the device is idle meanwhile. A rank without these times is
+/// not judged by its computation. When the ranks begin or cease to report them (for eight steps), the blames are
+/// withdrawn, and the engine learns again.
+///
 /// A new generation, and a restarted rank, start without data. This detector is not among the
 /// [`defaults`](crate::detect::defaults).
 #[derive(Debug, Default)]
@@ -49,20 +55,16 @@ pub struct FailSlowDetector {
 struct State {
     era: Era,
     gathering: Gathering<Sample>,
+    devices: DeviceSteps,
+    bases: Bases,
     job: Option<Job>,
-}
-
-/// What one rank reported about one step.
-#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
-struct Sample {
-    began: JobTime,
-    row: Row,
 }
 
 /// The engine of the world in force.
 #[derive(Debug, Serialize, Deserialize)]
 struct Job {
     engine: FailSlow,
+    basis: Basis,
     /// Rank of each position of the layout, in ascending order.
     ranks: Vec<u32>,
     /// Host of each number of the layout.
@@ -78,58 +80,51 @@ impl FailSlowDetector {
         FailSlowDetector::default()
     }
 
-    /// Handles a rank's completed step.
-    fn completed(&mut self, rank: Rank, o: &Observation, times: &StepTimes, view: &View, out: &mut Findings) {
+    /// Returns true if a report of a rank counts. The first one of another world starts without data.
+    fn admit(&mut self, rank: Rank, o: &Observation, view: &View) -> bool {
         match self.state.era.admit(rank, o, view) {
-            Admission::Ignored => return,
+            Admission::Ignored => return false,
             Admission::Same => {}
             Admission::New => {
                 self.state = State { era: std::mem::take(&mut self.state.era), ..State::default() };
             }
         }
+        true
+    }
+
+    /// Handles a rank's completed step.
+    fn completed(&mut self, rank: Rank, o: &Observation, times: &StepTimes, view: &View, out: &mut Findings) {
         let is_split = view.world.groups().keys().any(|group| group.kind != GroupKind::Dp);
-        self.state.gathering.add(rank.0, times.step, Sample::of(times, o.at.min(view.now), is_split));
+        let device = self.state.devices.take(rank.0, times);
+        let sample = Sample::of(times, device, o.at.min(view.now), is_split);
+        self.state.gathering.add(rank.0, times.step, sample);
         while let Some((number, samples)) = self.state.gathering.next_whole(view) {
             if samples.len() >= 2 && samples.len() * 2 >= view.training().count() {
-                self.state.job.get_or_insert_with(|| Job::of(view)).judge(number, &samples, view, out);
+                self.judge(number, &samples, view, out);
             }
         }
     }
-}
 
-impl Sample {
-    /// Creates a sample; `None` if the figures cannot be used. `is_split` is true if ranks wait for each other inside a
-    /// step.
-    fn of(times: &StepTimes, ended: JobTime, is_split: bool) -> Option<Sample> {
-        let wait = if is_split { times.wait_ns.max(times.communication_ns) } else { times.wait_ns };
-        let apart = [wait, times.data_loader_ns, times.save_checkpoint_ns];
-        let compute = apart.into_iter().fold(times.wall_ns, u64::saturating_sub);
-        let mut row = [f32::NAN; SERIES];
-        row[Series::Compute as usize] = ms(compute);
-        row[Series::Wait as usize] = ms(wait);
-        row[Series::Data as usize] = ms(times.data_loader_ns);
-        row[Series::Checkpoint as usize] = ms(times.save_checkpoint_ns);
-        if times.forward_ns > 0 {
-            row[Series::Forward as usize] = ms(times.forward_ns);
-        }
-        row[Series::Cpu as usize] = times.cpu_ns.map_or(f32::NAN, ms);
-        let began = ended.before(Duration::from_nanos(times.wall_ns));
-        (compute > 0 && times.lost == 0).then_some(Sample { began, row })
+    /// Handles a step that all ranks have completed.
+    fn judge(&mut self, number: u64, samples: &BTreeMap<u32, Sample>, view: &View, out: &mut Findings) {
+        let with = samples.values().filter(|sample| sample.device.is_some()).count();
+        let basis = match self.state.bases.choose(with, samples.len()) {
+            Choice::Use(basis) => basis,
+            Choice::Skip => return,
+            Choice::Restart(basis) => {
+                if let Some(job) = self.state.job.take() {
+                    job.withdraw(out);
+                }
+                basis
+            }
+        };
+        self.state.job.get_or_insert_with(|| Job::of(view, basis)).judge(number, samples, view, out);
     }
-}
-
-#[allow(
-    clippy::cast_precision_loss,
-    clippy::cast_possible_truncation,
-    reason = "only the first digits of a time matter"
-)]
-fn ms(nanos: u64) -> f32 {
-    (nanos as f64 * MS_PER_NS) as f32
 }
 
 impl Job {
     /// Reads the layout of the world.
-    fn of(view: &View) -> Job {
+    fn of(view: &View, basis: Basis) -> Job {
         let world = &view.world;
         let ranks: Vec<u32> = world.members().keys().map(|rank| rank.0).collect();
         let node_of = |rank: &u32| view.proc(&Role::Rank(Rank(*rank))).and_then(|proc| proc.node.clone());
@@ -160,12 +155,14 @@ impl Job {
             }
             groups.push(Members { id: id.clone(), ranks: members.iter().filter_map(at).map(narrow).collect() });
         }
-        Job { engine: FailSlow::new(Layout::new(places, groups)), ranks, hosts, begins: VecDeque::new() }
+        Job { engine: FailSlow::new(Layout::new(places, groups)), basis, ranks, hosts, begins: VecDeque::new() }
     }
 
     /// Handles a step that all ranks have completed.
     fn judge(&mut self, number: u64, samples: &BTreeMap<u32, Sample>, view: &View, out: &mut Findings) {
-        let row = |rank: &u32| samples.get(rank).map_or([f32::NAN; SERIES], |sample| sample.row);
+        let has_waits = samples.values().any(Sample::has_device_waits);
+        let row =
+            |rank: &u32| samples.get(rank).map_or([f32::NAN; SERIES], |sample| sample.row_by(self.basis, has_waits));
         let rows: Vec<Row> = self.ranks.iter().map(row).collect();
         if let Some(began) = samples.values().map(|sample| sample.began).min() {
             self.begins.push_back((number, began));
@@ -176,16 +173,24 @@ impl Job {
         for change in self.engine.step(number, &rows) {
             match change {
                 Change::Found(verdict) => self.report(verdict, view, out),
-                Change::Cleared { component, cause } => {
-                    if let Some(domain) = self.domain(&component)
-                        && cause.is_blame()
-                        && !self.engine.is_named(&component)
-                    {
-                        out.clear(domain, FaultClass::Slow);
-                    }
+                Change::Cleared { component, cause } if cause.is_blame() && !self.engine.is_named(&component) => {
+                    self.clear(&component, out);
                 }
+                Change::Cleared { .. } => {}
             }
         }
+    }
+
+    fn clear(&self, component: &Component, out: &mut Findings) {
+        if let Some(domain) = self.domain(component) {
+            out.clear(domain, FaultClass::Slow);
+        }
+    }
+
+    /// Withdraws all blames.
+    fn withdraw(&self, out: &mut Findings) {
+        let blamed: BTreeSet<&Component> = self.engine.blamed().collect();
+        blamed.into_iter().for_each(|component| self.clear(component, out));
     }
 
     fn report(&self, verdict: Verdict, view: &View, out: &mut Findings) {
@@ -205,6 +210,10 @@ impl Job {
         let suspect = Suspect::new(domain, FaultClass::Slow, SLOW, verdict.confidence_permille);
         let mut fault = Fault::new(NAME, onset, suspect).with_incarnation(incarnation).with_evidence(summary);
         fault.evidence.extend(verdict.evidence);
+        if self.basis == Basis::Device {
+            let text = "computation and waits are those of the devices, measured by the devices themselves";
+            fault.evidence.push(Evidence::text("fail_slow_devices", text));
+        }
         out.blame(fault);
     }
 
@@ -265,8 +274,11 @@ impl FaultDetector for FailSlowDetector {
     }
 
     fn observe(&mut self, o: &Observation, view: &View, out: &mut Findings) {
-        if let (Signal::Step(times), Domain::Process(Role::Rank(rank))) = (&o.signal, &o.about) {
-            self.completed(*rank, o, times, view, out);
+        let Domain::Process(Role::Rank(rank)) = &o.about else { return };
+        match &o.signal {
+            Signal::DeviceStep(times) if self.admit(*rank, o, view) => self.state.devices.add(rank.0, times),
+            Signal::Step(times) if self.admit(*rank, o, view) => self.completed(*rank, o, times, view, out),
+            _ => {}
         }
     }
 

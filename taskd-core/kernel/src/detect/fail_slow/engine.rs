@@ -124,6 +124,11 @@ impl FailSlow {
         self.active.iter().any(|active| active.component == *component)
     }
 
+    /// Returns the components that verdicts in force blame.
+    pub(super) fn blamed(&self) -> impl Iterator<Item = &Component> {
+        self.active.iter().filter(|active| active.cause.is_blame()).map(|active| &active.component)
+    }
+
     /// Returns the number of slow-downs that were not reported, because [`VERDICTS_MAX`] verdicts were in force.
     #[must_use]
     pub const fn unreported(&self) -> u64 {

@@ -1,3 +1,5 @@
+mod devices;
+
 use super::*;
 use crate::detect::fixture::{Scene, fault, rank_domain};
 use crate::detect::{FaultClass, FaultDetector, Finding};

@@ -36,6 +36,8 @@ const RECOVERED: f32 = 10.0;
 /// Limits of the cap.
 const CAP_MIN: f32 = 3.0;
 const CAP_MAX: f32 = 6.3;
+/// Number of values from which a usual value is known. A unit with fewer is not tested.
+const VALUES_MIN: f32 = 2.0;
 /// Limits that are the same for all units.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub(super) struct Limits {
@@ -133,7 +135,8 @@ impl Track {
 
     /// Returns true if no figure is impossible.
     pub(super) fn is_sound(&self) -> bool {
-        let is_valid = |unit: &Unit| unit.sigma > 0.0 && unit.sigma.is_finite() && unit.base.is_finite();
+        let is_known = |unit: &Unit| unit.base.is_finite() || unit.seen < VALUES_MIN; // one without figures has none
+        let is_valid = |unit: &Unit| unit.sigma > 0.0 && unit.sigma.is_finite() && is_known(unit);
         self.first < BANK && self.outliers > 0.0 && self.values >= self.outliers && self.units.iter().all(is_valid)
     }
 
@@ -154,7 +157,7 @@ impl Track {
     #[inline]
     pub(super) fn add(&mut self, at: usize, value: f32, wait: f32, step: u64, limits: &Limits) -> Change {
         let Some(unit) = self.units.get_mut(at) else { return Change::None };
-        if !value.is_finite() || unit.seen < 2.0 {
+        if !value.is_finite() || unit.seen < VALUES_MIN {
             return Change::None;
         }
         let z = value - unit.base;

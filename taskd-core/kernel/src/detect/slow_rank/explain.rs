@@ -4,6 +4,7 @@
 
 use super::watch::{Entry, Limits, Watch};
 use super::{NAME, median};
+use crate::detect::device_steps::Basis;
 use crate::detect::{Damage, Evidence, Fault, FaultClass, Health, Suspect};
 use crate::job::{Domain, Name, NodeId, Rank, Role};
 use crate::state::View;
@@ -14,7 +15,13 @@ const SLOW: Damage =
     Damage { process: Health::Healthy, state: Health::Healthy, device: Health::Unknown, program: Health::Unknown };
 
 /// Creates the fault of a blamed rank.
-pub(super) fn fault(rank: Rank, watches: &BTreeMap<u32, Watch>, limits: &Limits, view: &View) -> Option<Fault> {
+pub(super) fn fault(
+    rank: Rank,
+    watches: &BTreeMap<u32, Watch>,
+    limits: &Limits,
+    basis: Basis,
+    view: &View,
+) -> Option<Fault> {
     let watch = watches.get(&rank.0)?;
     let first = watch.recent.front()?;
     let figures = Figures::of(watch);
@@ -28,12 +35,18 @@ pub(super) fn fault(rank: Rank, watches: &BTreeMap<u32, Watch>, limits: &Limits,
         .with_evidence(figures.own_time(rank, watches))
         .with_evidence(figures.waited_for())
         .with_evidence(onset_clue(first.step));
-    fault.evidence.extend(cause);
+    let is_of_device = basis == Basis::Device && cause.is_none();
+    fault.evidence.extend(cause.or_else(|| is_of_device.then(device_clue)));
     let Some((host, ranks)) = slow_host(rank, watches, limits, view) else { return Some(fault) };
     let text = format!("all {ranks} ranks of {host} have become slower: the host may be the cause");
     let suspect =
         Suspect { domain: Domain::Node(host), class: FaultClass::Slow, damage: SLOW, confidence_permille: 600 };
     Some(fault.with_suspect(suspect).with_evidence(Evidence::text("slow_host", text)))
+}
+
+fn device_clue() -> Evidence {
+    let text = "its device computes longer, measured by the device itself: a slower device, or more work for it";
+    Evidence::text("slow_device", text)
 }
 
 fn onset_clue(step: u64) -> Evidence {

@@ -2,6 +2,7 @@
 //!
 //! This module compares nothing.
 
+use crate::detect::device_steps::{Basis, DeviceFigures};
 use crate::job::{Generation, Incarnation, JobTime, Rank, Role};
 use crate::state::{Phase, View};
 use crate::trace::{Observation, StepTimes};
@@ -12,6 +13,30 @@ use std::time::Duration;
 /// Maximum number of incomplete steps. Above it the oldest step is used as it is, and ranks missing from it are not
 /// awaited until they report a step again.
 const WAITING_STEPS_MAX: usize = 64;
+
+/// What one rank reported about one step.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub(super) struct Reported {
+    host: Option<Sample>,
+    pub(super) device: Option<Sample>,
+}
+
+impl Reported {
+    /// Creates a report; `None` if no figure can be used.
+    pub(super) fn of(times: &StepTimes, device: Option<DeviceFigures>, ended: JobTime) -> Option<Reported> {
+        let host = Sample::of(times, ended);
+        let device = device.filter(|_| times.lost == 0).map(|device| Sample::of_device(times, &device, ended));
+        (host.is_some() || device.is_some()).then_some(Reported { host, device })
+    }
+
+    /// Returns the times on which a comparison is based.
+    pub(super) const fn by(&self, basis: Basis) -> Option<Sample> {
+        match basis {
+            Basis::Host => self.host,
+            Basis::Device => self.device,
+        }
+    }
+}
 
 /// One rank's times in one step, in nanoseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
@@ -38,6 +63,17 @@ impl Sample {
             data: float(times.data_loader_ns),
         };
         (own > 0.0 && times.lost == 0).then_some(sample)
+    }
+
+    /// Creates a sample of the figures of the rank's device. Without communication of the device, the process waits.
+    fn of_device(times: &StepTimes, device: &DeviceFigures, ended: JobTime) -> Sample {
+        Sample {
+            began: ended.before(Duration::from_nanos(times.wall_ns)),
+            own: float(device.compute_ns.saturating_add(device.data_ns)),
+            wait: float(device.wait_ns.unwrap_or(times.wait_ns)),
+            cpu: None,
+            data: float(device.data_ns),
+        }
     }
 }
 

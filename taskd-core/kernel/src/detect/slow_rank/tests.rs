@@ -3,6 +3,7 @@ use crate::detect::fixture::{Scene, fault, rank_domain};
 use crate::detect::{Fault, Finding, Health};
 use crate::job::Incarnation;
 use crate::job::NodeId;
+use crate::trace::DeviceTimes;
 
 const MS: u64 = 1_000_000;
 
@@ -185,4 +186,52 @@ fn settings_of_the_slow_rank_detector_are_bounded() {
     let set = SlowRankDetector::by_percent(1).with_learning_steps(10_000);
     assert_eq!(set.config(), "slower_by_percent=5 learning_steps=256");
     assert_eq!(SlowRankDetector::default().config(), "slower_by_percent=20 learning_steps=48");
+}
+
+/// Reports `count` steps in which all processes look equal, because they wait for their devices; `with` selects the
+/// ranks that report these.
+fn on_devices(job: &mut Job, count: u32, compute_ms: &[u64], with: impl Fn(u32) -> bool) -> Vec<Finding> {
+    let slowest = compute_ms.iter().copied().max().unwrap_or_default();
+    let mut found = Vec::new();
+    for _ in 0..count {
+        job.step += 1;
+        job.scene.pass(slowest + 10);
+        for (rank, compute) in (0..).zip(compute_ms) {
+            let (wall_ns, wait_ns) = ((slowest + 10) * MS, (slowest + 10 - compute) * MS);
+            let (step, compute_ns, communication_ns) = (job.step, compute * MS, wait_ns + MS);
+            let device =
+                DeviceTimes { step, wall_ns, compute_ns, communication_ns, wait_ns, spans: 9, ..Default::default() };
+            if with(rank) {
+                found.extend(job.scene.tell(&mut job.detector, rank, Signal::DeviceStep(Box::new(device))));
+            }
+            let times = StepTimes { step, wall_ns, cpu_ns: Some(90 * MS), ..StepTimes::default() };
+            found.extend(job.scene.tell(&mut job.detector, rank, Signal::Step(Box::new(times))));
+        }
+    }
+    found
+}
+
+#[test]
+fn a_slow_device_is_blamed_although_all_steps_look_equal() {
+    let mut job = Job::new(Scene::of(4));
+    assert!(on_devices(&mut job, 60, &[100; 4], |_| true).is_empty());
+    let found = on_devices(&mut job, 30, &[100, 100, 120, 100], |_| true);
+    let fault = fault(&found);
+    assert_eq!(fault.primary_suspect().domain, rank_domain(2));
+    let texts = texts(fault);
+    assert!(texts.iter().any(|(what, _)| *what == "slow_device"), "{texts:?}");
+    // The devices are not traced any more: nothing is known.
+    assert_eq!(
+        on_devices(&mut job, 80, &[100, 100, 120, 100], |_| false),
+        [Finding::Clear(rank_domain(2), FaultClass::Slow)]
+    );
+}
+
+#[test]
+fn a_rank_without_spans_among_ranks_with_spans_is_not_blamed() {
+    let mut job = Job::new(Scene::of(4));
+    on_devices(&mut job, 60, &[100; 4], |_| true);
+    assert!(on_devices(&mut job, 60, &[100; 4], |rank| rank != 1).is_empty());
+    let found = on_devices(&mut job, 30, &[100, 100, 100, 150], |rank| rank != 1);
+    assert_eq!(fault(&found).primary_suspect().domain, rank_domain(3));
 }

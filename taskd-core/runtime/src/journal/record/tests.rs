@@ -14,7 +14,7 @@ use crate::launch::{
 };
 use crate::recover::{Action, Failure, TargetReply};
 use crate::trace::switches::Requested;
-use crate::trace::{Observation, ProbeResult, Signal, StepTimes};
+use crate::trace::{DeviceTimes, Observation, ProbeResult, Signal, StepTimes};
 use proptest::collection::vec;
 use proptest::prelude::*;
 use std::time::Duration;
@@ -240,6 +240,16 @@ fn signal() -> impl Strategy<Value = Signal> {
         any::<u64>().prop_map(|nanos| Signal::SupervisorSlept { nanos }),
         (any::<[u64; 4]>(), any::<Option<u64>>()).prop_map(|([step, wall_ns, wait_ns, lost], cpu_ns)| {
             Signal::Step(Box::new(StepTimes { step, wall_ns, wait_ns, lost, cpu_ns, ..StepTimes::default() }))
+        }),
+        any::<[u64; 5]>().prop_map(|[step, wall_ns, compute_ns, wait_ns, lost]| {
+            Signal::DeviceStep(Box::new(DeviceTimes {
+                step,
+                wall_ns,
+                compute_ns,
+                wait_ns,
+                lost,
+                ..DeviceTimes::default()
+            }))
         }),
         (any::<String>(), any::<[u64; 2]>())
             .prop_map(|(group, [sequence, nanos])| { Signal::CollectivePending { group, sequence, nanos } }),

@@ -43,7 +43,7 @@ const NAME: Name = Name::new("heartbeats");
 ///
 /// # The question `stacks`
 /// The answer is a [`ProbeResult::Text`] with the Python functions in which the threads of the process are, read by
-/// py-spy (from `TASKD_PY_SPY` or `PATH`) within 350 ms, without stopping the process. Otherwise it contains the Linux
+/// py-spy (from `TASKD_PY_SPY` or `PATH`) within 300 ms, without stopping the process. Otherwise it contains the Linux
 /// functions in which they are, read from `/proc`, and the reason.
 #[derive(Debug)]
 pub struct Heartbeats {

@@ -75,15 +75,44 @@ fn py_spy_is_found_in_absolute_directories_only() {
     assert_eq!(search(&[&relative, Path::new("")]), None);
 }
 
+/// Passes a time limit that no test reaches.
+fn soon() -> Instant {
+    Instant::now() + Duration::from_secs(60)
+}
+
 #[test]
 fn a_py_spy_that_fails_or_hangs_is_an_error_in_one_line() {
     let dir = tempfile::tempdir().unwrap();
     let denied = script(dir.path(), "#!/bin/sh\necho 'Permission Denied: Try again with sudo' >&2\nexit 1\n");
-    assert_eq!(py_spy(&denied, 1).unwrap_err(), "Permission Denied: Try again with sudo");
+    let because = |text: &str| Err(Missing::Because(text.to_owned()));
+    assert_eq!(py_spy(&denied, 1, soon()), because("Permission Denied: Try again with sudo"));
     let hangs = script(dir.path(), "#!/bin/sh\nexec sleep 60\n");
-    let began = Instant::now();
-    assert_eq!(py_spy(&hangs, 1).unwrap_err(), "it took longer than 350 ms");
-    assert!(began.elapsed() < Duration::from_secs(10));
+    assert_eq!(py_spy(&hangs, 1, Instant::now() + Duration::from_millis(50)), Err(Missing::TooLate));
     let endless = script(dir.path(), "#!/bin/sh\nexec cat /dev/zero\n");
-    assert!(py_spy(&endless, 1).is_err());
+    assert_eq!(py_spy(&endless, 1, soon()), because(&format!("its output exceeds {OUTPUT_BYTES_MAX} bytes")));
+    // The script ends its output, but a process of its own keeps the error pipe open.
+    let left = script(dir.path(), "#!/bin/sh\nsleep 60 >/dev/null &\necho no\n");
+    assert_eq!(py_spy(&left, 1, Instant::now() + Duration::from_millis(500)), Err(Missing::TooLate));
+}
+
+#[tokio::test]
+async fn a_hanging_py_spy_delays_no_answer_and_the_kernel_answers() {
+    let dir = tempfile::tempdir().unwrap();
+    // Neither the script nor the process that it starts ends.
+    let program = Some(script(dir.path(), "#!/bin/sh\nsleep 60\nsleep 60\n"));
+    let mut readers = StackReaders { program, ..StackReaders::default() };
+    let roles = [0, 1, 2, 3].map(|rank| Role::Rank(Rank(rank)));
+    let about = roles.iter().cloned().map(Domain::Process).collect();
+    let ask = Probe::new("hang", STACKS, about, Duration::from_millis(400)).with_tag(1);
+    let own = i32::try_from(std::process::id()).ok();
+    let began = Instant::now();
+    for role in &roles {
+        let answer = readers.answer(&ask, role, |_| own).await;
+        let ProbeResult::Text(text) = answer else { panic!("{answer:?}") };
+        assert!(text.starts_with("main thread in state "), "{text}");
+        assert!(text.ends_with("; py-spy cannot read it (it took longer than 300 ms)"), "{text}");
+    }
+    // All four together, not one after another: far less than the minute that one takes.
+    let took = began.elapsed();
+    assert!(took >= Duration::from_millis(300) && took < Duration::from_secs(10), "{took:?}");
 }

@@ -3,17 +3,20 @@
 //! One pass in bounded memory, without a clock: the same records give the same figures, live or from a file. Detectors
 //! judge the figures.
 
+mod device;
 mod groups;
 mod observer;
 mod sweep;
 #[cfg(test)]
 mod tests;
 
+pub use device::{DEVICE_LATENESS, DEVICE_SPAN_MAX, DEVICE_SPANS_MAX, HELD_STEPS_MAX};
 pub use observer::{METRICS_MAX, Observer, TRAINING_METRICS, TimedFact};
 pub use taskd_kernel::trace::split_group_name;
 
 use super::recorder::{Event, Kind};
-use super::{GroupPosition, NameTable, RecordBatch, StepTimes, TimedRecord};
+use super::{DeviceTimes, GroupPosition, NameTable, RecordBatch, StepTimes, TimedRecord};
+use device::{Device, Times};
 use std::sync::Arc;
 use std::time::Duration;
 use sweep::Sweep;
@@ -37,6 +40,12 @@ pub const WAITING_RECORDS_MAX: usize = 1 << 16;
 /// - Waiting time: during an uninterrupted period with pending communications, the time from the beginning of the last
 ///   one until all have ended. A step that ends earlier has not waited for them.
 ///
+/// # Devices
+/// Spans of a device ([`Kind::Kernel`], [`Kind::Copy`] and [`Kind::Communication`], each with the number of its device)
+/// become the step's [`DeviceTimes`]. A kernel with the name of a communication library (`nccl`, `hccl`, `hcom_`) counts
+/// as communication. Spans arrive after the end of their step, in any order: while a process has spans, its ended steps
+/// wait for them for [`DEVICE_LATENESS`]. Other spans (calls, markers, and those of the host) are not used.
+///
 /// # Losses
 /// Where records are missing, all open ranges except steps are forgotten, so that a range that ended within the gap
 /// does not seem to continue indefinitely. Steps that a gap may have affected are returned with their
@@ -51,6 +60,7 @@ pub struct Reducer {
     /// True if the previous batch had losses.
     after_gap: bool,
     sweep: Sweep,
+    device: Device,
 }
 
 /// Number of steps that may end while a range is open. If one more ends, the range is assumed to have lost its end: it
@@ -73,6 +83,8 @@ pub struct EndedStep {
     pub unix_nanos: u64,
     /// Breakdown of the step's time.
     pub times: StepTimes,
+    /// Breakdown of the time of the process's devices; `None` if no span of a device lies in the step.
+    pub device: Option<DeviceTimes>,
 }
 
 /// A collective that has been pending for a long time.
@@ -102,6 +114,15 @@ pub struct ReducerCounts {
     pub forgotten_groups: u64,
     /// Number of records that arrived after later records had been processed.
     pub late: u64,
+    /// Number of spans of devices that arrived after a step in which they lie had been returned.
+    pub late_spans: u64,
+    /// Number of spans of devices that were dropped because [`DEVICE_SPANS_MAX`] others waited.
+    pub dropped_spans: u64,
+    /// Number of spans of devices with an impossible time: none, one in the future, or a duration of more than
+    /// [`DEVICE_SPAN_MAX`].
+    pub false_spans: u64,
+    /// Number of steps that did not wait for their spans, because [`HELD_STEPS_MAX`] others waited.
+    pub hurried_steps: u64,
 }
 
 impl Reducer {
@@ -111,10 +132,17 @@ impl Reducer {
         if !is_silent && (batch.lost > 0 || self.after_gap) {
             self.sweep_until(u64::MAX);
             self.sweep.gap(batch.lost);
+            self.device.gap(batch.lost);
             self.after_gap = batch.lost > 0;
         }
         self.names = Arc::clone(&batch.names);
-        self.waiting.extend(batch.records.iter().filter(|record| counts(record)));
+        for record in &batch.records {
+            match record.event {
+                Event::Begin { .. } | Event::End { .. } if is_of_host(record.kind) => self.waiting.push(*record),
+                Event::Span { nanos } => self.device.take(record, nanos, &batch.names, &mut self.sweep.counts),
+                _ => {}
+            }
+        }
         if self.waiting.len() > WAITING_RECORDS_MAX {
             self.sweep_until(u64::MAX);
         }
@@ -122,10 +150,12 @@ impl Reducer {
 
     /// Processes the records up to a time in nanoseconds since 1970, and returns the completed steps in the order of
     /// their ends. The caller states by this that all records up to that time were passed in. `u64::MAX`: no further
-    /// records will come.
+    /// records will come, and no step waits for spans of devices any longer.
     pub fn settle(&mut self, until_unix_nanos: u64) -> Vec<EndedStep> {
         self.sweep_until(until_unix_nanos);
-        std::mem::take(&mut self.sweep.ended)
+        let (ended, begins) = (std::mem::take(&mut self.sweep.ended), std::mem::take(&mut self.sweep.begins));
+        let times = Times { until: until_unix_nanos, now: self.sweep.now, open: self.sweep.oldest_open() };
+        self.device.settle(ended, begins, times, &mut self.sweep.counts)
     }
 
     /// Returns the process's last calls in each of its process groups, from the settled records, sorted by the groups'
@@ -155,8 +185,7 @@ impl Reducer {
     }
 }
 
-/// Returns true if the reducer uses the record. Records that are imported later, such as spans, would be too late.
-fn counts(record: &TimedRecord) -> bool {
-    let is_range = matches!(record.event, Event::Begin { .. } | Event::End { .. });
-    is_range && !matches!(record.kind, Kind::Kernel | Kind::Copy | Kind::Api | Kind::Marker | Kind::User(_))
+/// Returns true if ranges of this kind are used. Devices report complete spans.
+const fn is_of_host(kind: Kind) -> bool {
+    !matches!(kind, Kind::Kernel | Kind::Copy | Kind::Api | Kind::Marker | Kind::User(_))
 }

@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 #[derive(Debug, Default)]
 pub(super) struct Sweep {
     /// Time of the record that was processed last.
-    now: u64,
+    pub(super) now: u64,
     /// Open ranges by their numbers, not including steps.
     open: BTreeMap<u64, Open>,
     steps: BTreeMap<u64, OpenStep>,
@@ -25,6 +25,8 @@ pub(super) struct Sweep {
     lost_before: u64,
     pub(super) groups: Groups,
     pub(super) ended: Vec<EndedStep>,
+    /// Beginnings of steps, in ascending order, until they are taken.
+    pub(super) begins: Vec<u64>,
     pub(super) counts: ReducerCounts,
 }
 
@@ -137,6 +139,11 @@ impl Sweep {
         self.counts.lost = self.counts.lost.saturating_add(lost);
     }
 
+    /// Returns the beginning of the oldest open step.
+    pub(super) fn oldest_open(&self) -> Option<u64> {
+        self.steps.values().map(|step| step.begun).min()
+    }
+
     fn begin_step(&mut self, range: u64, record: &TimedRecord) {
         if self.steps.len() >= OPEN_STEPS_MAX
             && let Some(oldest) = self.steps.iter().min_by_key(|(_, step)| step.begun).map(|(range, _)| *range)
@@ -144,6 +151,7 @@ impl Sweep {
             self.steps.remove(&oldest);
             self.counts.forgotten_steps += 1;
         }
+        self.begins.push(self.now);
         let step = if let Detail::Step { number, .. } = record.detail { number } else { 0 };
         let times = StepTimes { step, ..StepTimes::default() };
         let (lost_before, steps_ended) = (self.lost_before, self.steps_ended);
@@ -172,7 +180,7 @@ impl Sweep {
         {
             step.times.cpu_ns = Some(cpu.min(step.times.wall_ns)); // measured by different clocks
         }
-        self.ended.push(EndedStep { unix_nanos: self.now, times: step.times });
+        self.ended.push(EndedStep { unix_nanos: self.now, times: step.times, device: None });
         self.steps_ended += 1;
         self.forget_old();
     }

@@ -1,5 +1,6 @@
 //! Tests of the reducer against a slow model, on random traces in random batches, and at its bounds and gaps.
 
+mod devices;
 mod model;
 
 use super::*;
@@ -170,7 +171,7 @@ fn a_step_of_a_training_loop() {
         communications: 2,
         ..StepTimes::default()
     };
-    assert_eq!(reducer.settle(100), [EndedStep { unix_nanos: 100, times }]);
+    assert_eq!(reducer.settle(100), [EndedStep { unix_nanos: 100, times, device: None }]);
 }
 
 #[test]
@@ -260,7 +261,7 @@ fn positions_of_a_rank_list_its_recent_and_pending_calls() {
 }
 
 #[test]
-fn records_of_a_device_change_no_figure() {
+fn spans_without_a_device_change_no_figure() {
     let clean: Vec<TimedRecord> =
         (0..20).flat_map(|n| [begin(100 * n, 1, Kind::Step, n), end(100 * n + 90, 1, Kind::Step, n)]).collect();
     let kinds = [Kind::Kernel, Kind::Copy, Kind::Api, Kind::Marker, Kind::Communication, Kind::Step];

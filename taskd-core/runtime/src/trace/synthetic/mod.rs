@@ -25,11 +25,13 @@
 //! assert_eq!(slowest, Some(2), "in the last step it is rank 2 that the others wait for");
 //! ```
 
+mod devices;
 mod program;
 mod run;
 #[cfg(test)]
 mod tests;
 
+pub use devices::{DeviceHost, SyntheticDevices};
 pub use run::SyntheticRun;
 
 use super::{Pace, StoredSource};

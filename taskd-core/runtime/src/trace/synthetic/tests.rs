@@ -1,8 +1,12 @@
 //! Tests of the effect of each injection on the simulated job.
 
 use super::*;
+use crate::detect::{Evidence, FailSlowDetector, FaultDetector, FaultDetectorExt, Finding, Findings, SlowRankDetector};
+use crate::job::{Domain, Incarnation, JobSpec, JobTime, Member, Role, WorkerSpec, World};
+use crate::state::{Phase, Proc, View};
 use crate::trace::reduce::Observer;
-use crate::trace::{GroupPosition, Signal, StepTimes};
+use crate::trace::{DeviceTimes, GroupPosition, Signal, StepTimes};
+use std::sync::Arc;
 
 /// Runs a job. Returns the steps of each rank, and each rank's group positions at the end.
 fn outcome(job: SyntheticJob) -> (Vec<Vec<StepTimes>>, Vec<Vec<GroupPosition>>) {
@@ -136,4 +140,118 @@ fn the_first_rank_saves_and_the_others_wait_in_the_next_step() {
         steps[0].iter().filter(|times| times.save_checkpoint_ns > 0).map(|times| times.step).collect();
     assert_eq!(saving, [10, 20]);
     assert!(steps[1][10].wait_ns > 40_000_000);
+}
+
+/// Runs a job on devices. Returns the last figures of each rank's device, and of its process.
+fn on_devices(job: SyntheticDevices) -> Vec<(Option<DeviceTimes>, StepTimes)> {
+    let mut observer = Observer::new(Duration::from_secs(1));
+    let mut found = vec![(None, StepTimes::default()); 4];
+    let (mut until, mut device) = ([0; 4], vec![None; 4]);
+    let batches: Vec<_> = job.run().collect();
+    let ends: Vec<_> = batches[batches.len() - 4..].iter().map(|batch| batch.origin).collect();
+    let mut take = |facts: Vec<crate::trace::reduce::TimedFact>, rank: usize| {
+        for timed in facts {
+            match timed.fact.signal {
+                Signal::DeviceStep(times) => device[rank] = Some(*times),
+                Signal::Step(times) if times.step <= 97 => found[rank] = (device[rank].take(), *times),
+                Signal::Step(_) => {}
+                other => panic!("{other:?}"),
+            }
+        }
+    };
+    for batch in batches {
+        let rank = batch.origin.rank.0 as usize;
+        assert_eq!(observer.take(&batch), None);
+        take(observer.settle(batch.origin, until[rank]), rank);
+        let newest = batch.records.iter().map(|record| record.unix_nanos).max();
+        until[rank] = newest.unwrap_or_default().max(until[rank]);
+    }
+    for origin in ends {
+        take(observer.settle(origin, u64::MAX), origin.rank.0 as usize);
+    }
+    found
+}
+
+#[test]
+fn a_slow_device_computes_longer_and_waits_less_than_its_peers() {
+    for host in [DeviceHost::ReturnsEarly, DeviceHost::WaitsForDevice] {
+        let job = SyntheticDevices::new(4, host).steps(100).slow(Rank(2), 50, 20).without_spans(Rank(3));
+        let found = on_devices(job);
+        let wall = if host == DeviceHost::ReturnsEarly { 12 } else { 128 };
+        assert!(found.iter().all(|(_, times)| times.wall_ns.abs_diff(wall * 1_000_000) < 3_000_000), "{found:?}");
+        assert_eq!(found[3].0, None);
+        let of = |rank: usize| found[rank].0.clone().unwrap_or_default();
+        for rank in [0, 1] {
+            let (usual, slow) = (of(rank), of(2));
+            assert!(usual.compute_ns.abs_diff(100_000_000) < 3_000_000, "{usual:?}");
+            assert!(slow.compute_ns.abs_diff(120_000_000) < 3_000_000, "{slow:?}");
+            assert!(usual.wait_ns.abs_diff(28_000_000) < 3_000_000, "{usual:?}");
+            assert!(slow.wait_ns.abs_diff(8_000_000) < 3_000_000, "{slow:?}");
+        }
+    }
+}
+
+/// Runs a job on devices, and returns what a detector finds of its facts.
+fn found_in(job: SyntheticDevices, detector: &mut dyn FaultDetector) -> Vec<Finding> {
+    let mut view = trained_by(4);
+    let (mut observer, mut until, mut found) = (Observer::new(Duration::from_secs(1)), [0; 4], Vec::new());
+    for batch in job.run() {
+        let rank = batch.origin.rank.0 as usize;
+        assert_eq!(observer.take(&batch), None);
+        let facts = observer.settle(batch.origin, until[rank]);
+        until[rank] = batch.records.iter().map(|record| record.unix_nanos).fold(until[rank], u64::max);
+        for timed in facts {
+            view.now = view.now.max(JobTime::from_nanos(timed.unix_nanos));
+            let mut out = Findings::default();
+            detector.observe(&timed.fact.into_observation(view.now), &view, &mut out);
+            found.extend(out.drain());
+        }
+    }
+    found
+}
+
+/// Returns the view of a job whose ranks train.
+fn trained_by(ranks: u32) -> View {
+    let member = || Member { incarnation: Incarnation(1), node: None, device: None };
+    let world = World::first((0..ranks).map(|rank| (Rank(rank), member())).collect());
+    let proc = |rank| {
+        let mut proc = Proc::ordered(Incarnation(1), world.generation(), JobTime::START);
+        proc.phase = Phase::Running;
+        (Role::Rank(Rank(rank)), proc)
+    };
+    let procs = (0..ranks).map(proc).collect();
+    let spec = JobSpec::new("synthetic", ranks, WorkerSpec::new(["train"]));
+    let mut view = View::new(JobTime::START, Arc::new(spec), Arc::new(world));
+    view.procs = procs;
+    view
+}
+
+#[test]
+fn a_device_that_becomes_slower_by_a_fifth_is_blamed() {
+    for host in [DeviceHost::ReturnsEarly, DeviceHost::WaitsForDevice] {
+        let job = SyntheticDevices::new(4, host).steps(140).slow(Rank(2), 80, 20);
+        let detectors = [FailSlowDetector::new().boxed(), SlowRankDetector::default().boxed()];
+        for mut detector in detectors {
+            let found = found_in(job.clone(), &mut detector);
+            let [Finding::Blame(fault)] = &found[..] else { panic!("{host:?}, {}: {found:?}", detector.name()) };
+            assert_eq!(fault.primary_suspect().domain, Domain::Process(Role::Rank(Rank(2))));
+            let clue = |clue: &&Evidence| clue.what.as_str().ends_with("slow_onset_step");
+            let onset = fault.evidence.iter().find(clue).and_then(|clue| clue.value).unwrap_or_default();
+            // A process that returns early is two steps ahead of its device.
+            assert!((78.0..=84.0).contains(&onset), "{host:?}, {}: step {onset}", detector.name());
+        }
+    }
+}
+
+#[test]
+fn healthy_devices_and_a_rank_without_spans_are_not_blamed() {
+    for host in [DeviceHost::ReturnsEarly, DeviceHost::WaitsForDevice] {
+        for seed in 1..4 {
+            let job = SyntheticDevices::new(4, host).steps(150).seed(seed);
+            for job in [job.clone(), job.without_spans(Rank(2))] {
+                assert_eq!(found_in(job.clone(), &mut FailSlowDetector::new()), []);
+                assert_eq!(found_in(job, &mut SlowRankDetector::default()), []);
+            }
+        }
+    }
 }

@@ -78,7 +78,7 @@ fn verdict(
             span(model, worst),
             worst.speedup,
         );
-        return Verdict { sentence, is_healthy: false, blamed };
+        return Verdict { sentence, is_healthy: false, blamed, ..Verdict::default() };
     }
     let largest = causes.iter().find(|cause| !matches!(cause.kind, CauseKind::All | CauseKind::Worker));
     let named = largest.filter(|cause| cause.scenario.speedup >= 1.0 + GAIN_NAMED_MIN);
@@ -95,7 +95,7 @@ fn verdict(
             published.slowdown.max(1.0)
         ),
     };
-    Verdict { sentence, is_healthy: named.is_none(), blamed }
+    Verdict { sentence, is_healthy: named.is_none(), blamed, ..Verdict::default() }
 }
 
 /// The affected steps in words.
@@ -172,6 +172,7 @@ fn blame(model: &Model, published: &Published, straggler: &Straggler) -> Blame {
         slowdown_percent: excess,
         confidence_permille: confidence(straggler.significance),
         evidence,
+        ..Blame::default()
     }
 }
 

@@ -7,13 +7,15 @@ mod channel;
 mod detector;
 mod engine;
 mod explain;
+mod figures;
 mod layout;
 mod stats;
 mod track;
 mod verdict;
 
 pub use detector::FailSlowDetector;
-pub use engine::{FailSlow, Row, SERIES, Series, VERDICTS_MAX, WARM_UP_STEPS};
+pub use engine::{FailSlow, LEARN_STEPS, Row, SERIES, Series, VERDICTS_MAX, WARM_UP_STEPS};
+pub use figures::{is_judged, ms, row_of};
 pub use layout::{Grid, Layout, Members, Place};
 pub use verdict::{Cause, Change, Component, Verdict};
 

@@ -5,6 +5,7 @@
 //! therefore leave no trace in the figures of a rank.
 
 use super::Series;
+use super::engine::LEARN_STEPS;
 use super::layout::{Layout, Peers};
 use super::stats::{deviation, median, quantile};
 use super::track::{Change, Limits, MEDIAN_VARIANCE, Track};
@@ -56,7 +57,7 @@ pub(super) struct Tuning {
 impl Tuning {
     pub(super) fn of(series: Series) -> Tuning {
         let usual = Tuning {
-            learn: 20,
+            learn: LEARN_STEPS,
             is_log: true,
             by_role: false,
             first: 1,

@@ -1,7 +1,8 @@
 //! The engine as a fault detector: gathers the ranks' steps, and reports verdicts as faults and notes.
 
-use super::engine::{FailSlow, Row, SERIES, Series};
-use super::layout::{Layout, Members, Place};
+use super::engine::{FailSlow, Row, SERIES};
+use super::figures::{is_judged, row_of};
+use super::layout::{Layout, Members};
 use super::verdict::{Change, Component, Verdict};
 use crate::detect::slow_rank::gathering::{Admission, Era, Gathering};
 use crate::detect::{Damage, Evidence, Fault, FaultClass, FaultDetector, Findings, Health, Suspect, saved};
@@ -17,7 +18,6 @@ const NAME: Name = Name::new("fail-slow");
 const SNAPSHOT_VERSION: u8 = 1;
 /// Maximum number of latest steps with a known begin. The onset of an older slow-down is the oldest known begin.
 const BEGINS_MAX: usize = 512;
-const MS_PER_NS: f64 = 1e-6;
 
 /// Damage of a slow component: it is still able to train, and nothing is lost yet.
 const SLOW: Damage =
@@ -90,7 +90,7 @@ impl FailSlowDetector {
         let is_split = view.world.groups().keys().any(|group| group.kind != GroupKind::Dp);
         self.state.gathering.add(rank.0, times.step, Sample::of(times, o.at.min(view.now), is_split));
         while let Some((number, samples)) = self.state.gathering.next_whole(view) {
-            if samples.len() >= 2 && samples.len() * 2 >= view.training().count() {
+            if is_judged(samples.len(), view.training().count()) {
                 self.state.job.get_or_insert_with(|| Job::of(view)).judge(number, &samples, view, out);
             }
         }
@@ -101,30 +101,9 @@ impl Sample {
     /// Creates a sample; `None` if the figures cannot be used. `is_split` is true if ranks wait for each other inside a
     /// step.
     fn of(times: &StepTimes, ended: JobTime, is_split: bool) -> Option<Sample> {
-        let wait = if is_split { times.wait_ns.max(times.communication_ns) } else { times.wait_ns };
-        let apart = [wait, times.data_loader_ns, times.save_checkpoint_ns];
-        let compute = apart.into_iter().fold(times.wall_ns, u64::saturating_sub);
-        let mut row = [f32::NAN; SERIES];
-        row[Series::Compute as usize] = ms(compute);
-        row[Series::Wait as usize] = ms(wait);
-        row[Series::Data as usize] = ms(times.data_loader_ns);
-        row[Series::Checkpoint as usize] = ms(times.save_checkpoint_ns);
-        if times.forward_ns > 0 {
-            row[Series::Forward as usize] = ms(times.forward_ns);
-        }
-        row[Series::Cpu as usize] = times.cpu_ns.map_or(f32::NAN, ms);
         let began = ended.before(Duration::from_nanos(times.wall_ns));
-        (compute > 0 && times.lost == 0).then_some(Sample { began, row })
+        row_of(times, is_split).map(|row| Sample { began, row })
     }
-}
-
-#[allow(
-    clippy::cast_precision_loss,
-    clippy::cast_possible_truncation,
-    reason = "only the first digits of a time matter"
-)]
-fn ms(nanos: u64) -> f32 {
-    (nanos as f64 * MS_PER_NS) as f32
 }
 
 impl Job {
@@ -136,31 +115,14 @@ impl Job {
         let mut hosts: Vec<NodeId> = ranks.iter().filter_map(node_of).collect();
         hosts.sort();
         hosts.dedup();
-        let mut places: Vec<Place> = (0..)
-            .zip(&ranks)
-            .map(|(at, rank)| {
-                let host = node_of(rank).and_then(|node| hosts.binary_search(&node).ok()).map_or(u32::MAX, narrow);
-                // Without data-parallel groups each rank of a job without groups is a replica of its own.
-                Place { host, replica: if world.groups().is_empty() { at } else { 0 }, ..Place::default() }
-            })
-            .collect();
-        let at = |rank: &Rank| ranks.binary_search(&rank.0).ok();
-        let mut groups = Vec::new();
-        for (id, members) in world.groups() {
-            for (position, rank) in (0..).zip(members) {
-                let Some(place) = at(rank).and_then(|at| places.get_mut(at)) else { continue };
-                match id.kind {
-                    GroupKind::Dp => place.replica = position,
-                    GroupKind::Tp => place.tp = position,
-                    GroupKind::Pp => place.stage = position,
-                    GroupKind::Ep => place.ep = position,
-                    GroupKind::Cp => place.cp = position,
-                    _ => {}
-                }
-            }
-            groups.push(Members { id: id.clone(), ranks: members.iter().filter_map(at).map(narrow).collect() });
-        }
-        Job { engine: FailSlow::new(Layout::new(places, groups)), ranks, hosts, begins: VecDeque::new() }
+        let host_of =
+            |rank: &u32| node_of(rank).and_then(|node| hosts.binary_search(&node).ok()).map_or(u32::MAX, narrow);
+        let of_rank: Vec<u32> = ranks.iter().map(host_of).collect();
+        let at = |rank: &Rank| ranks.binary_search(&rank.0).map_or(u32::MAX, narrow);
+        let groups = world.groups().iter();
+        let groups = groups.map(|(id, members)| Members { id: id.clone(), ranks: members.iter().map(at).collect() });
+        let layout = Layout::of_groups(&of_rank, groups.collect());
+        Job { engine: FailSlow::new(layout), ranks, hosts, begins: VecDeque::new() }
     }
 
     /// Handles a step that all ranks have completed.

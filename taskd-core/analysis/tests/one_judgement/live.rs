@@ -60,7 +60,7 @@ fn observe(
     blamed: &mut Vec<(Domain, Blamed)>,
 ) {
     let Fact { about, incarnation, signal, .. } = fact;
-    let observation = Observation { at: view.now, about, incarnation, generation: None, signal };
+    let observation = Observation::new(view.now, about, signal).with_incarnation(incarnation);
     let mut out = Findings::default();
     detector.observe(&observation, view, &mut out);
     let findings: Vec<Finding> = out.drain().collect();

@@ -9,6 +9,7 @@ mod engine;
 mod explain;
 mod figures;
 mod layout;
+mod stages;
 mod stats;
 mod track;
 mod verdict;

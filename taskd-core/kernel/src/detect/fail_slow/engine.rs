@@ -3,6 +3,7 @@
 use super::channel::{Channel, Level, Scratch};
 use super::explain::{self, Context, Explanation};
 use super::layout::Layout;
+use super::stages;
 use super::stats::quantile;
 use super::track;
 use super::verdict::{Cause, Change, Component, Verdict};
@@ -162,7 +163,7 @@ impl FailSlow {
                 channel.learn(&mut self.scratch, &self.scale, &self.layout);
                 if channel.is_learned && channel.series == Series::Compute {
                     self.scale = channel.level.iter().map(|level| level.exp()).collect();
-                    found.extend(explain::uneven_stage(&self.channels[at], &self.layout, self.first_step));
+                    found.extend(stages::uneven_stage(&self.channels[at], &self.layout, self.first_step));
                 }
                 continue;
             }

@@ -1,7 +1,7 @@
 //! The fail-slow engine: takes the figures of all ranks step by step and reports verdicts.
 
 use super::channel::{Channel, Level, Scratch};
-use super::explain::{self, Context, Explanation};
+use super::explain::{Context, Explanation};
 use super::layout::Layout;
 use super::stages;
 use super::stats::quantile;

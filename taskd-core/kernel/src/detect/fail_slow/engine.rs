@@ -68,8 +68,8 @@ pub(super) struct Active {
 /// Finds persistent slow-downs in a stream of steps, and the components that cause them.
 ///
 /// Feed it one row of figures for each rank and step. The first [`WARM_UP_STEPS`] steps are ignored; the next
-/// [`LEARN_STEPS`] are used to learn the usual values of each rank. From then on each value is split into the effects of the job, of the
-/// peers of the same role, of the replica and of the rank (median polish), and each effect is tested for an upward
+/// [`LEARN_STEPS`] are used to learn the usual values of each rank. From then on each value is split into the effects of
+/// the job, of the peers of the same role, of the replica and of the rank (median polish), and each effect is tested for an upward
 /// shift (robust CUSUM). A rank is examined when its score reaches its threshold: the shift must be large enough, other
 /// ranks must wait for it, and the set of suspicious ranks decides if the rank, its host, its stage, its group or
 /// no component is named.

@@ -60,7 +60,9 @@ fn judge_era(job: &Job, index: usize, era: &Era, judgement: &mut Judgement) {
                 );
                 if is_replaced {
                     let at = judgement.found[first..].iter().rposition(|found| found.verdict.ranks == ranks);
-                    at.map(|at| judgement.found.remove(first + at));
+                    if let Some(at) = at {
+                        judgement.found.remove(first + at);
+                    }
                 }
             }
         }

@@ -9,7 +9,7 @@ use crate::analyze::Parts;
 use crate::document::Analysis;
 use crate::model::{Group, GroupRole, Kind, RankTrace, StepRecord};
 use crate::tables::cell;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use taskd_kernel::detect::fail_slow::{Layout, Members, Row, SERIES, Series, is_judged, ms, row_of};
 use taskd_kernel::job::{GroupId, GroupKind};
 use taskd_kernel::trace::StepTimes;
@@ -73,16 +73,16 @@ fn groups(parts: &Parts<'_>) -> (Vec<Members>, BTreeMap<GroupId, String>) {
     }
     let mut found: Vec<Members> = Vec::new();
     let mut names = BTreeMap::new();
-    let mut taken: BTreeMap<(GroupKind, u32), ()> = BTreeMap::new();
+    let mut taken: BTreeSet<(GroupKind, u32)> = BTreeSet::new();
     let mut counts: BTreeMap<GroupKind, u32> = BTreeMap::new();
     for ((name, kind), (_, group)) in newest {
         let at = |rank: &u32| parts.index.row_of(*rank).map_or(u32::MAX, narrow);
         let ranks: Vec<u32> = group.members.iter().map(at).collect();
-        let is_taken = ranks.iter().any(|rank| *rank != u32::MAX && taken.contains_key(&(kind.clone(), *rank)));
+        let is_taken = ranks.iter().any(|rank| *rank != u32::MAX && taken.contains(&(kind.clone(), *rank)));
         if is_taken || ranks.iter().filter(|rank| **rank != u32::MAX).count() < 2 {
             continue;
         }
-        taken.extend(ranks.iter().map(|rank| ((kind.clone(), *rank), ())));
+        taken.extend(ranks.iter().map(|rank| (kind.clone(), *rank)));
         let index = counts.entry(kind.clone()).or_default();
         let id = GroupId { kind: kind.clone(), index: *index };
         *index += 1;

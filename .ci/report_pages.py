@@ -293,7 +293,7 @@ def blame_shown(browser, check, name, document):
         "[...document.querySelectorAll('#overview .blame table[aria-label=\"Suspects and peers\"] tbody tr')]"
         ".map(r => [...r.children].map(c => c.textContent))"
     )
-    expected = [[f"rank {one['rank']}", format_ms(one["since_us"])] for one in blame["compared"]]
+    expected = [[f"rank {one['rank']}", f"{one['since_us'] / 1000:.3f}"] for one in blame["compared"]]
     check([[row[0], row[3]] for row in rows] == expected, f"{name}: suspects and peers: {rows}")
     check(
         browser.run("document.querySelectorAll('#agreements li.agrees').length")

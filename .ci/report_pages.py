@@ -304,6 +304,39 @@ def views_react(browser, check, name):
     browser.run("document.getElementById('theme').click()")
 
 
+def blame_shown(browser, check, name, document):
+    """The evidence of the blamed component, and one click each to what the reader looks at next."""
+    blame = document["verdict"]["blamed"][0]
+    text = browser.run("document.querySelector('#overview .blame').textContent")
+    for item in [*blame["evidence"], *blame["ruled_out"]]:
+        check(item["text"] in text, f"{name}: the page lacks: {item['text']}")
+    check(all(action in text for action in blame["next"]), f"{name}: what to do next is shown")
+    check(f"since step {blame['onset_step']}" in text, f"{name}: the onset is shown")
+    check(bool(browser.run("document.querySelector('#overview .blame .began')?.textContent ?? ''")), f"{name}: the clock")
+    rows = browser.run(
+        "[...document.querySelectorAll('#overview .blame table[aria-label=\"Suspects and peers\"] tbody tr')]"
+        ".map(r => [...r.children].map(c => c.textContent))"
+    )
+    expected = [[f"rank {one['rank']}", f"{one['since_us'] / 1000:.3f}"] for one in blame["compared"]]
+    check([[row[0], row[3]] for row in rows] == expected, f"{name}: suspects and peers: {rows}")
+    check(
+        browser.run("document.querySelectorAll('#agreements li.agrees').length")
+        == sum(one["agrees"] for one in document["verdict"]["agreements"]),
+        f"{name}: incidents that agree with the verdict",
+    )
+    judged = browser.run("document.querySelector('#judged-by').textContent")
+    check(judged == document["verdict"]["judged_by"], f"{name}: the page states which rule judged")
+    for label, view in (("slowest", "timeline"), ("fastest", "timeline"), ("Communication", "communication")):
+        browser.go("#overview")
+        browser.run(
+            "[...document.querySelectorAll('#overview .tools button')]"
+            f".find(b => b.textContent.includes('{label}')).click()"
+        )
+        hash_now = browser.run("location.hash")
+        check(hash_now.startswith(f"#{view}"), f"{name}: one click to {label}: {hash_now}")
+    browser.go("#overview")
+
+
 def figures_equal(browser, check, name, document):
     """Compares tables of the page with the JSON, formatted as the page formats them."""
     means = document["summary"]["means"]
@@ -334,6 +367,7 @@ def figures_equal(browser, check, name, document):
         check(row[first] == format_ms(expected), f"{name}: chosen step of rank {row[0]}: {row[first]}")
     sentence = browser.run("document.querySelector('#overview .verdict p').textContent")
     check(sentence == document["verdict"]["sentence"], f"{name}: the verdict is the document's sentence")
+    blame_shown(browser, check, name, document)
     browser.go("#communication")
     links = document["communication"]["links"]
     if links:

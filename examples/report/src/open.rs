@@ -120,6 +120,7 @@ fn of_hang(found: &FlightVerdict) -> Verdict {
             slowdown_percent: 0.0,
             confidence_permille,
             evidence: found.evidence.iter().chain(&found.notes).map(evidence).collect(),
+            ..Blame::default()
         }
     };
     let blamed: Vec<Blame> = found.verdict.culprits.iter().map(blame).collect();

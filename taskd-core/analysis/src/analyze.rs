@@ -80,11 +80,13 @@ pub fn analyze(trace: &Trace, settings: &Settings) -> Analysis {
     let stages = pipeline(&parts, &mut analysis);
     analysis.timeline = timeline::timeline(&parts.index, &parts.matches, &stages, &parts.shift, SPANS_MAX);
     analysis.critical_path = critical_path::paths(&parts.index, &parts.matches, &parts.pairs, &parts.shift);
-    analysis.verdict = verdict(&analysis, &parts.own_us, &transfers, &settings.verdict, has_kernels);
+    analysis.verdict = verdict(&analysis, &parts, &transfers, &settings.verdict, has_kernels);
     attribution(trace, &mut analysis);
     if let Some(hang) = settings.hang.as_ref().filter(|hang| !hang.is_healthy || trace.ranks.is_empty()) {
         let slow = std::mem::replace(&mut analysis.verdict, hang.clone());
         analysis.verdict.blamed.extend(slow.blamed);
+        (analysis.verdict.judged_by, analysis.verdict.notes) = (slow.judged_by, slow.notes);
+        analysis.verdict.agreements = slow.agreements;
     }
     analysis.hints = hints(&analysis, &settings.thresholds);
     analysis.limits = limits::limits(&analysis);

@@ -100,18 +100,58 @@ pub struct Verdict {
     pub is_healthy: bool,
     /// Components that cause a slowdown or a hang, the most certain first; empty if no component is at fault.
     pub blamed: Vec<Blame>,
+    /// Which rule judged the trace, and from which steps, as one sentence.
+    #[serde(default)]
+    pub judged_by: String,
+    /// Slow-downs for which no component is blamed, such as that of a stage or of all ranks, each as a sentence.
+    #[serde(default)]
+    pub notes: Vec<String>,
+    /// The supervisor's incidents beside the verdict.
+    #[serde(default)]
+    pub agreements: Vec<Agreement>,
 }
 
 impl Verdict {
     /// Creates a verdict of the sentence, which gets a capital letter and a full stop, and the blamed components.
     #[must_use]
     pub fn new(sentence: &str, is_healthy: bool, blamed: Vec<Blame>) -> Verdict {
-        Verdict { sentence: capitalized(sentence.trim_end_matches('.')) + ".", is_healthy, blamed }
+        Verdict {
+            sentence: capitalized(sentence.trim_end_matches('.')) + ".",
+            is_healthy,
+            blamed,
+            ..Verdict::default()
+        }
     }
 }
 
+/// An incident of the supervisor compared with the verdict.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Agreement {
+    /// Index in [`Analysis::incidents`].
+    pub incident: usize,
+    /// True if both name the same component, or the verdict one that contains it.
+    pub agrees: bool,
+    /// The comparison as a sentence.
+    pub text: String,
+}
+
+/// Figures of one rank, before and since the onset of a slow-down: medians in microseconds per step.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct ComparedRank {
+    /// Global rank.
+    pub rank: u32,
+    /// True if the rank is a part of the blamed component, false for a peer.
+    pub is_suspect: bool,
+    /// The quantity named by [`Blame::compared_by`] before the onset.
+    pub before_us: Option<f64>,
+    /// The same since the onset.
+    pub since_us: Option<f64>,
+    /// Wait for other ranks since the onset.
+    pub wait_us: Option<f64>,
+}
+
 /// A component that causes a slowdown or a hang.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Blame {
     /// The component in words, such as `rank 3`, `host node-7` or `link 2 -> 3`.
     pub component: String,
@@ -127,6 +167,28 @@ pub struct Blame {
     pub confidence_permille: u16,
     /// Reasons, each with its figure.
     pub evidence: Vec<EvidenceItem>,
+    /// Name of the rule that blames the component: `fail-slow` (the engine of running jobs), `peers` or `links`; empty for
+    /// others, such as the evaluation of a hang.
+    #[serde(default)]
+    pub judged_by: String,
+    /// Number of the last affected step, if the component recovered.
+    #[serde(default)]
+    pub until_step: Option<u64>,
+    /// Moment at which the first affected step began, in microseconds.
+    #[serde(default)]
+    pub began_us: Option<i64>,
+    /// Name of the quantity in [`compared`](Blame::compared).
+    #[serde(default)]
+    pub compared_by: String,
+    /// Figures of the suspects, and of the peers with the largest figures.
+    #[serde(default)]
+    pub compared: Vec<ComparedRank>,
+    /// Other explanations, each with the figure that contradicts it, or that does not.
+    #[serde(default)]
+    pub ruled_out: Vec<EvidenceItem>,
+    /// What to do next, the first action first.
+    #[serde(default)]
+    pub next: Vec<String>,
 }
 
 /// One measured reason.

@@ -4,6 +4,7 @@
 //! negative.
 
 use std::collections::BTreeMap;
+use taskd_kernel::trace::{DeviceTimes, StepTimes};
 
 /// Events of all ranks of one job, and what the readers could not read.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -50,6 +51,22 @@ pub struct RankTrace {
     pub resources: Resources,
     /// Number of records that were lost before they were stored.
     pub lost: u64,
+    /// Times of the steps as detectors of a running job get them, if the reader has them: from the same reducer over the
+    /// same records, in the order of the steps' ends. Empty for traces of other tools.
+    pub step_records: Vec<StepRecord>,
+}
+
+/// Times of one step of one rank, from the reducer that serves the detectors of a running job.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StepRecord {
+    /// Number of the rank's process that ran the step: a restarted rank has another.
+    pub process: u64,
+    /// End of the step, in nanoseconds since 1970.
+    pub end_ns: i64,
+    /// Breakdown of the step's time.
+    pub times: StepTimes,
+    /// Breakdown of the time of the process's devices; `None` if no span of a device lies in the step.
+    pub device: Option<DeviceTimes>,
 }
 
 /// A process group of a rank.

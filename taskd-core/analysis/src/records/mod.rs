@@ -42,6 +42,7 @@ impl Records {
         for record in &batch.records {
             process.record(record, &batch.names, trace, left_out);
         }
+        process.reduce(batch, number_of(batch.origin.incarnation, batch.origin.pid), trace);
     }
 
     /// Returns the trace. Times are relative to the first event of all ranks.
@@ -53,9 +54,9 @@ impl Records {
         let mut found = Trace { title: title.to_owned(), ..Trace::default() };
         for (number, mut rank) in self.ranks {
             let (mut open, mut orphans) = (0, 0);
-            for process in rank.processes.into_values() {
+            for ((incarnation, pid), process) in rank.processes {
                 orphans += process.orphan_ends;
-                open += process.finish(&mut rank.trace, &mut rank.left_out);
+                open += process.finish(number_of(incarnation, pid), &mut rank.trace, &mut rank.left_out);
             }
             let facts = [
                 (open, "ranges have no end: their process ended first, or the records of their ends were lost"),
@@ -68,12 +69,18 @@ impl Records {
             }
             rank.trace.events.sort_by_key(|event| event.start_ns);
             rank.trace.steps.sort_by_key(|step| step.start_ns);
+            rank.trace.step_records.sort_by_key(|step| step.end_ns);
             found.ranks.insert(number, rank.trace);
         }
         found.began_unix_ns = found.first_ns();
         found.shift(found.began_unix_ns.unwrap_or(0));
         found
     }
+}
+
+/// Returns the number of a process of a rank.
+fn number_of(incarnation: Incarnation, pid: u32) -> u64 {
+    (u64::from(incarnation.0) << u32::BITS) | u64::from(pid)
 }
 
 impl Trace {

@@ -1,10 +1,11 @@
 //! Ranges of one process: a beginning and an end become one event.
 
 use super::EVENTS_MAX;
-use crate::model::{Communication, Event, Group, GroupRole, Kind, RankTrace, StepSpan};
+use crate::model::{Communication, Event, Group, GroupRole, Kind, RankTrace, StepRecord, StepSpan};
 use std::collections::BTreeMap;
 use taskd_runtime::trace::recorder::{self, Detail, NameId, Op};
-use taskd_runtime::trace::{NameTable, TimedRecord, reduce};
+use taskd_runtime::trace::reduce::{self, EndedStep, Reducer};
+use taskd_runtime::trace::{NameTable, RecordBatch, TimedRecord};
 
 /// Maximum number of ranges of a process that are open at one time. When one more begins, the oldest is closed as if its
 /// end were lost.
@@ -21,6 +22,10 @@ pub(super) struct Process {
     pub(super) orphan_ends: u64,
     /// Number of ranges closed without an end.
     unfinished: u64,
+    /// The reducer of running jobs: its steps are what the detectors got, or would have got.
+    reducer: Reducer,
+    /// Time of the newest record of the batches before the latest one, in nanoseconds since 1970.
+    read_until: u64,
 }
 
 /// An open range.
@@ -38,6 +43,16 @@ enum What {
 }
 
 impl Process {
+    /// Reduces a batch to the times of steps. As while the job ran, a step is complete once the next batch was read, which
+    /// may contain some of the step's records. `number` is the number of this process.
+    pub(super) fn reduce(&mut self, batch: &RecordBatch, number: u64, to: &mut RankTrace) {
+        self.reducer.take(batch);
+        let ended = self.reducer.settle(self.read_until);
+        to.step_records.extend(ended.into_iter().map(|step| step_record(number, step)));
+        let newest = batch.records.iter().map(|record| record.unix_nanos).max();
+        self.read_until = self.read_until.max(newest.unwrap_or(0));
+    }
+
     /// Adds a record to the rank's trace. Instants and counters are not events of the model.
     pub(super) fn record(&mut self, record: &TimedRecord, names: &NameTable, to: &mut RankTrace, left_out: &mut u64) {
         let at = i64::try_from(record.unix_nanos).unwrap_or(i64::MAX);
@@ -68,7 +83,9 @@ impl Process {
     }
 
     /// Closes all open ranges at the process's newest record, and returns the number of ranges without an end.
-    pub(super) fn finish(mut self, to: &mut RankTrace, left_out: &mut u64) -> u64 {
+    pub(super) fn finish(mut self, number: u64, to: &mut RankTrace, left_out: &mut u64) -> u64 {
+        let ended = self.reducer.settle(u64::MAX);
+        to.step_records.extend(ended.into_iter().map(|step| step_record(number, step)));
         for open in std::mem::take(&mut self.open).into_values() {
             self.close(open, self.newest, to, left_out);
         }
@@ -89,6 +106,11 @@ impl Process {
             add(open, at, to, left_out);
         }
     }
+}
+
+fn step_record(process: u64, step: EndedStep) -> StepRecord {
+    let end_ns = i64::try_from(step.unix_nanos).unwrap_or(i64::MAX);
+    StepRecord { process, end_ns, times: step.times, device: step.device }
 }
 
 /// Adds a range that ended at a time.

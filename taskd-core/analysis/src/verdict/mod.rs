@@ -1,28 +1,49 @@
-//! The verdict on a run from its trace: which component is persistently slower than its peers, and why.
+//! The verdict on a run from its trace: which component is slow, why, since when, and what was ruled out.
 //!
-//! A rank is slow if its own time (the step without communication that is not overlapped) exceeds the median of the
-//! other ranks of its stage, over a range of steps, and if those ranks wait for it. A stage that is slower than
-//! another, a job that becomes slower on all ranks, and lengths that vary from step to step have no culprit. A link is
-//! slow if its transfers take longer than those of equal operations and sizes over links of the same kind.
+//! The judgement is that of the fail-slow engine, which judges running jobs, too ([`rows`], [`judge`], [`case`]). Two
+//! rules judge what the engine cannot see, and the verdict names the one that judged: `peers` slow-downs that begin before
+//! the engine has learned the usual times, above all traces of a few steps ([`peers`], [`few`]), and `links` single links,
+//! whose transfers the engine does not get ([`links`]).
+//!
+//! A stage that is slower than another, a job that becomes slower on all ranks, and lengths that vary from step to step
+//! have no culprit.
 
+mod agreement;
+mod case;
+mod few;
+mod judge;
 mod links;
+mod next;
+mod peers;
+mod rows;
 mod series;
 #[cfg(test)]
 mod tests;
 mod text;
 
+use crate::analyze::Parts;
 use crate::document::{Analysis, Blame, EvidenceItem, Table, Verdict};
 use crate::links::Transfer;
-use crate::tables::{cell, float, median, rounded};
-use series::{Onset, others_median};
-use std::collections::{BTreeMap, BTreeSet};
+use crate::tables::{cell, rounded};
+use case::Case;
+use judge::Judgement;
+use rows::Job;
+use series::Onset;
+use std::collections::BTreeSet;
+use taskd_kernel::detect::fail_slow::Component;
 
 /// Maximum number of blamed components in the document.
 const BLAMED_MAX: usize = 8;
-/// More slow ranks than this share of the job, in percent, are no stragglers, unless they are one host: the job is uneven.
-const SLOW_RANKS_MAX_PERCENT: usize = 34;
+/// Maximum number of slow-downs without a blamed component in the document.
+const NOTES_MAX: usize = 8;
+/// Confidence, in permille, in a judgement on a few steps at most.
+const FEW_STEPS_PERMILLE: u16 = 500;
+/// Names of the rules in [`Blame::judged_by`].
+const BY_ENGINE: &str = "fail-slow";
+const BY_PEERS: &str = "peers";
+const BY_LINKS: &str = "links";
 
-/// Thresholds of the verdict.
+/// Thresholds of the rules for what the fail-slow engine cannot see. The engine has its own.
 #[derive(Clone, Debug, PartialEq)]
 pub struct VerdictRule {
     /// Excess of a rank's own time over its peers, in percent, from which it is slow; default 10.
@@ -31,7 +52,8 @@ pub struct VerdictRule {
     pub link_percent: f64,
     /// Excess transfer time of a link, in percent of the step, from which it matters; default 1.
     pub link_of_step_percent: f64,
-    /// Number of steps over which a component must be slow; default 5.
+    /// Number of steps over which a component must be slow; default 5. In a trace with at most as many steps, only a rank
+    /// that stands out from its peers in each of them is blamed.
     pub steps_min: usize,
     /// Number of steps with a checkpoint over which its writing must be slow; default 2.
     pub checkpoints_min: usize,
@@ -73,161 +95,115 @@ struct SlowRank {
     waited_us: f64,
 }
 
-/// Returns the verdict. `own_us`: the time that each rank itself needs per step.
-///
-/// Without kernels only the component with the largest excess is blamed: communication that overlaps a pass counts as
-/// the rank's own time there, so that victims of a slow rank can look slow, too, though less than it.
+/// Returns the verdict. `has_kernels`: true if all ranks have kernels in the trace.
 pub(crate) fn verdict(
     analysis: &Analysis,
-    own_us: &Table,
+    parts: &Parts<'_>,
     transfers: &[Transfer<'_>],
     rule: &VerdictRule,
     has_kernels: bool,
 ) -> Verdict {
-    let slow = slow_ranks(analysis, own_us, rule);
-    let mut blamed = text::blame_ranks(analysis, &slow);
-    let of_slow: BTreeSet<u32> = slow.iter().map(|slow| analysis.ranks[slow.row].rank).collect();
-    blamed.extend(links::slow_links(analysis, transfers, &of_slow, rule));
+    let job = Job::new(parts, analysis);
+    let judgement = judge::judge(&job);
+    let (mut blamed, mut notes) = of_engine(&job, &judgement, analysis);
+    let known: BTreeSet<u32> = blamed.iter().flat_map(|blame| blame.ranks.iter().copied()).collect();
+    let mut by_peers = of_peers(&judgement, analysis, &parts.own_us, rule, &known);
+    by_peers.truncate(if has_kernels { BLAMED_MAX } else { 1 });
+    blamed.extend(by_peers);
+    let slow: BTreeSet<u32> =
+        blamed.iter().filter(|blame| blame.cause != "slow-link").flat_map(|b| b.ranks.clone()).collect();
+    of_links(links::slow_links(analysis, transfers, &slow, rule), &mut blamed);
+    blamed.truncate(BLAMED_MAX);
+    for blame in &mut blamed {
+        let column = blame.onset_step.and_then(|step| analysis.steps.binary_search(&step).ok());
+        blame.began_us = column.and_then(|column| began(analysis, column));
+        blame.next = next::actions(&blame.cause).iter().map(|&action| action.to_owned()).collect();
+    }
+    if judgement.unreported > 0 {
+        notes.push(format!("{} further slow-downs were not reported: too many were in force.", judgement.unreported));
+    }
+    notes.truncate(NOTES_MAX);
+    let sentence = text::sentence(analysis, &blamed, &notes, rule, judgement.learned_at.is_some());
+    let is_healthy = blamed.is_empty() && analysis.incidents.is_empty();
+    let agreements = agreement::agreements(&analysis.incidents, &blamed);
+    let judged_by = text::judged_by(analysis, &job, &judgement);
+    Verdict { sentence, is_healthy, blamed, judged_by, notes, agreements }
+}
+
+/// Returns the blames of the engine, the largest slow-down first, and its verdicts that blame no component.
+fn of_engine(job: &Job, judgement: &Judgement, analysis: &Analysis) -> (Vec<Blame>, Vec<String>) {
+    let (mut blamed, mut notes): (Vec<Blame>, Vec<String>) = (Vec::new(), Vec::new());
+    for found in &judgement.found {
+        let Some(case) = Case::new(job, analysis, found) else { continue };
+        if found.verdict.cause.is_blame() && found.verdict.component != Component::Job {
+            blamed.push(case.blame());
+        } else {
+            let note = text::note(&case.component(), &found.verdict, found.until);
+            if !notes.contains(&note) {
+                notes.push(note);
+            }
+        }
+    }
     blamed.sort_by(|a, b| b.slowdown_percent.total_cmp(&a.slowdown_percent));
-    blamed.truncate(if has_kernels { BLAMED_MAX } else { 1 });
-    let sentence = text::sentence(analysis, &blamed, rule);
-    Verdict { sentence, is_healthy: blamed.is_empty() && analysis.incidents.is_empty(), blamed }
+    (blamed, notes)
 }
 
-/// One step of one rank compared to its peers.
-#[derive(Clone, Copy, Debug)]
-struct Compared {
-    column: usize,
-    own_us: f64,
-    peers_us: f64,
-    /// Excess over the peers as a share of their time.
-    excess: f64,
-}
-
-fn slow_ranks(analysis: &Analysis, own_us: &Table, rule: &VerdictRule) -> Vec<SlowRank> {
-    let mut stages: BTreeMap<Option<u32>, Vec<usize>> = BTreeMap::new();
-    for (row, info) in analysis.ranks.iter().enumerate() {
-        stages.entry(info.stage).or_default().push(row);
-    }
-    let mut slow = Vec::new();
-    for rows in stages.values().filter(|rows| rows.len() > 1) {
-        let compared = compare(analysis, own_us, rows);
-        let excess: Vec<Vec<f64>> =
-            compared.iter().map(|steps| steps.iter().map(|step| step.excess).collect()).collect();
-        let noise = series::noise(excess.iter().map(Vec::as_slice));
-        for (row, steps) in rows.iter().zip(&compared) {
-            let all = find(analysis, *row, steps, noise, rule, rule.steps_min);
-            let found = all.or_else(|| {
-                let saves =
-                    |step: &&Compared| cell(&analysis.breakdown.save_checkpoint_us, *row, step.column) > Some(0);
-                let saving: Vec<Compared> = steps.iter().filter(saves).copied().collect();
-                let found = find(analysis, *row, &saving, noise, rule, rule.checkpoints_min)?;
-                (found.1 == Cause::Checkpoint).then_some(found)
-            });
-            if let Some((onset, cause, own_us, peers_us)) = found {
-                slow.push(SlowRank { row: *row, cause, onset, own_us, peers_us, waited_us: 0.0 });
-            }
-        }
-    }
-    slow.retain_mut(|slow| {
-        let (excess, waited) = waited(analysis, own_us, &stages[&analysis.ranks[slow.row].stage], slow);
-        slow.waited_us = waited;
-        waited >= rule.waited_share * excess
-    });
-    let are_many = slow.len() * 100 > analysis.ranks.len() * SLOW_RANKS_MAX_PERCENT && slow.len() > 1;
-    if are_many && !is_host(analysis, &slow) {
-        slow.clear();
-    }
-    slow
-}
-
-/// Returns true if the slow ranks are all ranks of one host of several.
-fn is_host(analysis: &Analysis, slow: &[SlowRank]) -> bool {
-    let host_of = |row: usize| analysis.ranks[row].host.as_deref();
-    let host = slow.first().and_then(|slow| host_of(slow.row));
-    let on_host = (0..analysis.ranks.len()).filter(|row| host_of(*row) == host).count();
-    host.is_some() && slow.iter().all(|slow| host_of(slow.row) == host) && slow.len() == on_host
-}
-
-/// Compares each row of a stage with the others in each step.
-///
-/// The first step is left out, because it includes the warm-up. A step in which a rank writes a checkpoint and no peer
-/// does is left out: to write it is the rank's task.
-fn compare(analysis: &Analysis, own_us: &Table, rows: &[usize]) -> Vec<Vec<Compared>> {
-    let mut compared: Vec<Vec<Compared>> = vec![Vec::new(); rows.len()];
-    let saves = |row: usize, column| cell(&analysis.breakdown.save_checkpoint_us, row, column) > Some(0);
-    for column in 1..analysis.steps.len() {
-        let own: Vec<Option<f64>> = rows.iter().map(|row| cell(own_us, *row, column).map(float)).collect();
-        let saving = rows.iter().filter(|row| saves(**row, column)).count();
-        let peers = others_median(&own);
-        for (((row, own), peers), compared) in rows.iter().zip(own).zip(peers).zip(&mut compared) {
-            let (Some(own), Some(peers)) = (own, peers.filter(|peers| *peers > 0.0)) else { continue };
-            if saving == 1 && saves(*row, column) {
-                continue;
-            }
-            compared.push(Compared { column, own_us: own, peers_us: peers, excess: own / peers - 1.0 });
-        }
-    }
-    compared
-}
-
-/// Finds a range of steps in which a rank is slow, and the cause.
-fn find(
+/// Returns the ranks and hosts that were slow before the engine knew the usual times, the largest slow-down first.
+fn of_peers(
+    judgement: &Judgement,
     analysis: &Analysis,
-    row: usize,
-    steps: &[Compared],
-    noise: f64,
+    own_us: &Table,
     rule: &VerdictRule,
-    steps_min: usize,
-) -> Option<(Onset, Cause, f64, f64)> {
-    let excess: Vec<f64> = steps.iter().map(|step| step.excess).collect();
-    let onset = series::onset(&excess, rule.rank_percent / 100.0, noise, steps_min)?;
-    let affected = &steps[onset.first..onset.end];
-    let of = |value: &dyn Fn(&Compared) -> f64| median(affected.iter().map(value).collect());
-    let (own, peers) = (of(&|step| step.own_us)?, of(&|step| step.peers_us)?);
-    let part = |table: &Table| {
-        let of_row = |step: &Compared| cell(table, row, step.column).map_or(0.0, float);
-        let others = |step: &Compared| {
-            let stage = analysis.ranks[row].stage;
-            let rows = (0..analysis.ranks.len()).filter(|other| *other != row && analysis.ranks[*other].stage == stage);
-            median(rows.filter_map(|other| cell(table, other, step.column)).map(float).collect()).unwrap_or_default()
-        };
-        of(&|step| of_row(step) - others(step)).unwrap_or_default()
+    known: &BTreeSet<u32>,
+) -> Vec<Blame> {
+    let is_few = analysis.steps.len() <= rule.steps_min;
+    let mut slow = match is_few {
+        true => few::outliers(analysis, own_us, rule),
+        false => peers::slow_ranks(analysis, own_us, rule),
     };
-    let (input, checkpoint) = (part(&analysis.breakdown.data_loader_us), part(&analysis.breakdown.save_checkpoint_us));
-    let rest = own - peers - input - checkpoint;
-    let cause = if checkpoint >= input.max(rest) {
-        Cause::Checkpoint
-    } else if input >= rest {
-        Cause::Input
-    } else {
-        Cause::Rank
+    let is_unseen = |slow: &SlowRank| {
+        let step = analysis.steps.get(slow.onset.first).copied();
+        judgement.learned_at.is_none_or(|learned| step.is_some_and(|step| step <= learned))
     };
-    let onset = Onset { first: affected.first()?.column, end: affected.last()?.column + 1, ..onset };
-    Some((onset, cause, own, peers))
-}
-
-/// Returns the sum of the excess, and of the time for which the peers wait beyond the rank's own waits, per step.
-///
-/// A rank that is late at the end of a step lets its peers wait in the next one, which therefore counts too.
-fn waited(analysis: &Analysis, own_us: &Table, rows: &[usize], slow: &SlowRank) -> (f64, f64) {
-    let (mut excess, mut waited, mut count) = (0.0, 0.0, 0.0);
-    let at = rows.iter().position(|row| *row == slow.row).unwrap_or_default();
-    for column in slow.onset.first..(slow.onset.end + 1).min(analysis.steps.len()) {
-        let own: Vec<Option<f64>> = rows.iter().map(|row| cell(own_us, *row, column).map(float)).collect();
-        let idle = |row: &usize| {
-            let total = cell(&analysis.breakdown.total_us, *row, column)?;
-            Some(float(total.saturating_sub(cell(own_us, *row, column)?)))
-        };
-        let waits: Vec<Option<f64>> = rows.iter().map(idle).collect();
-        let difference = |values: &[Option<f64>]| Some((values[at]?, others_median(values)[at]?));
-        if let (Some((own, peers)), Some((wait, others))) = (difference(&own), difference(&waits)) {
-            excess += own - peers;
-            waited += others - wait;
-            count += 1.0;
+    slow.retain(|slow| is_unseen(slow) && !known.contains(&analysis.ranks[slow.row].rank));
+    let mut blamed = text::blame_ranks(analysis, &slow);
+    for blame in &mut blamed {
+        blame.judged_by = BY_PEERS.to_owned();
+        if is_few {
+            blame.confidence_permille = blame.confidence_permille.min(FEW_STEPS_PERMILLE);
         }
     }
-    if count > 0.0 { (excess / count, waited / count) } else { (0.0, -1.0) }
+    blamed.sort_by(|a, b| b.slowdown_percent.total_cmp(&a.slowdown_percent));
+    blamed
+}
+
+/// Adds slow links. A link inside of a blamed group replaces the group: the engine gets no transfers of single links.
+fn of_links(mut links: Vec<Blame>, blamed: &mut Vec<Blame>) {
+    links.sort_by(|a, b| b.slowdown_percent.total_cmp(&a.slowdown_percent));
+    for mut link in links {
+        BY_LINKS.clone_into(&mut link.judged_by);
+        let contains =
+            |blame: &Blame| blame.cause == link.cause && link.ranks.iter().all(|rank| blame.ranks.contains(rank));
+        match blamed.iter().position(contains).filter(|at| blamed[*at].judged_by == BY_ENGINE) {
+            Some(at) => {
+                let group = blamed.remove(at);
+                let text = format!("The transfers of {} became longer, which has this link.", group.component);
+                let what = "slow group".to_owned();
+                link.evidence.push(EvidenceItem { what, value: None, usual: None, text });
+                link.evidence.extend(group.evidence);
+                (link.compared, link.compared_by, link.ruled_out) =
+                    (group.compared, group.compared_by, group.ruled_out);
+                blamed.insert(at, link);
+            }
+            None => blamed.push(link),
+        }
+    }
+}
+
+/// Returns the moment at which the first rank began a step.
+fn began(analysis: &Analysis, column: usize) -> Option<i64> {
+    let starts = (0..analysis.ranks.len()).filter_map(|row| cell(&analysis.breakdown.start_us, row, column));
+    starts.min().and_then(|start| i64::try_from(start).ok())
 }
 
 fn evidence(what: &str, value: f64, usual: Option<f64>, text: String) -> EvidenceItem {
@@ -252,6 +228,6 @@ fn blame(component: String, ranks: Vec<u32>, cause: &str, step: Option<u64>, per
         onset_step: step,
         slowdown_percent: rounded(percent),
         confidence_permille: confidence(onset),
-        evidence: Vec::new(),
+        ..Blame::default()
     }
 }

@@ -1,6 +1,6 @@
 //! The verdict on simulated jobs: planted faults are named, and nothing is blamed in others.
 
-use crate::document::{Blame, Verdict};
+use crate::document::{Blame, Incident, Verdict};
 use crate::synthetic::{Fault, Job, trace};
 use crate::{Settings, analyze};
 
@@ -126,10 +126,101 @@ fn checkpoint_of_one_rank_alone_is_its_task() {
     assert!(verdict.is_healthy, "{}", verdict.sentence);
 }
 
+/// A job that is long enough for the fail-slow engine.
+fn long() -> Job {
+    Job { dp: 4, tp: 1, pp: 1, steps: 60, micro_batches: 1, ..Job::default() }
+}
+
 #[test]
-fn few_steps_are_no_proof() {
-    let fault = Fault::SlowRank { rank: 1, from_step: 1, percent: 50 };
-    let verdict = verdict(&Job { steps: 4, ..job() }.with_fault(fault), 1);
-    assert!(verdict.blamed.is_empty());
-    assert!(verdict.sentence.contains("too few"), "{}", verdict.sentence);
+fn long_traces_are_judged_by_the_engine_of_running_jobs() {
+    for (seed, is_host_only) in [(1, false), (2, true)] {
+        let fault = Fault::SlowRank { rank: 2, from_step: 40, percent: 50 };
+        let verdict = verdict(&Job { is_host_only, ..long() }.with_fault(fault), seed);
+        let blame = only(&verdict);
+        let found = (blame.component.as_str(), blame.cause.as_str(), blame.onset_step, blame.judged_by.as_str());
+        assert_eq!(found, ("rank 2", "slow-rank", Some(40), "fail-slow"));
+        assert!(verdict.judged_by.starts_with("Judged by the fail-slow detector"), "{}", verdict.judged_by);
+    }
+}
+
+#[test]
+fn blame_has_its_figures_its_moment_and_what_was_ruled_out() {
+    let job = Job { is_host_only: true, checkpoint_every: 5, ..long() };
+    let fault = Fault::SlowRank { rank: 1, from_step: 42, percent: 60 };
+    let analysis = analyze(&trace(&job.with_fault(fault), 3), &Settings::default());
+    let blame = only(&analysis.verdict);
+    let column = analysis.steps.iter().position(|step| *step == 42).unwrap();
+    let starts = analysis.breakdown.start_us.iter().filter_map(|row| row[column]);
+    assert_eq!(blame.began_us, starts.min().map(|start| i64::try_from(start).unwrap()));
+    assert_eq!(blame.compared.iter().map(|one| (one.rank, one.is_suspect)).next(), Some((1, true)));
+    assert_eq!(blame.compared.len(), 4);
+    let since = |one: &crate::document::ComparedRank| one.since_us.unwrap();
+    assert!(blame.compared[1..].iter().all(|peer| since(&blame.compared[0]) > 1.3 * since(peer)), "{blame:?}");
+    for cause in ["slow-input", "slow-checkpoint", "global-slowdown"] {
+        let text = format!("Not {cause}: ");
+        assert!(blame.ruled_out.iter().any(|item| item.text.starts_with(&text)), "{cause}: {:?}", blame.ruled_out);
+    }
+    assert!(!blame.next.is_empty());
+}
+
+#[test]
+fn rank_that_is_slow_from_the_first_step_is_judged_by_its_peers() {
+    let verdict = verdict(&long().with_fault(Fault::SlowRank { rank: 3, from_step: 1, percent: 40 }), 5);
+    let blame = only(&verdict);
+    assert_eq!((blame.component.as_str(), blame.judged_by.as_str()), ("rank 3", "peers"));
+    assert!(blame.onset_step < Some(5), "{blame:?}");
+}
+
+#[test]
+fn long_traces_without_a_culprit_blame_nothing() {
+    let stages = Job { dp: 2, pp: 2, ..long() };
+    let jobs = [
+        long(),
+        long().with_fault(Fault::SlowAll { from_step: 40, percent: 50 }),
+        stages.with_fault(Fault::UnevenStage { stage: 1, percent: 40 }),
+    ];
+    for (seed, job) in (0..6).zip(jobs.iter().cycle()) {
+        let verdict = verdict(job, seed);
+        assert!(verdict.is_healthy, "seed {seed}: {}", verdict.sentence);
+        let is_slower = matches!(job.fault, Fault::SlowAll { .. });
+        assert_eq!(verdict.sentence.contains("The steps of all ranks take"), is_slower, "{}", verdict.sentence);
+    }
+}
+
+#[test]
+fn slow_incident_agrees_or_disagrees_with_the_verdict() {
+    let trace = trace(&long().with_fault(Fault::SlowRank { rank: 2, from_step: 40, percent: 50 }), 1);
+    let verdict = |suspect: &str| {
+        let incident = Incident {
+            at_us: 0,
+            class: "slow".to_owned(),
+            suspect: suspect.to_owned(),
+            sentence: format!("slow of {suspect}"),
+            evidence: Vec::new(),
+        };
+        analyze(&trace, &Settings { incidents: vec![incident], ..Settings::default() }).verdict
+    };
+    let agrees = |suspect| verdict(suspect).agreements.iter().map(|one| one.agrees).collect::<Vec<_>>();
+    assert_eq!((agrees("rank 2"), agrees("rank 0")), (vec![true], vec![false]));
+}
+
+#[test]
+fn profile_of_three_steps_blames_a_rank_that_stands_out_in_each() {
+    for seed in 0..3 {
+        let fault = Fault::SlowRank { rank: 1, from_step: 1, percent: 50 };
+        let verdict = verdict(&Job { steps: 3, ..job() }.with_fault(fault), seed);
+        let blame = only(&verdict);
+        assert_eq!((blame.component.as_str(), blame.judged_by.as_str()), ("rank 1", "peers"));
+        assert!(blame.confidence_permille <= 500, "{blame:?}");
+        assert!(verdict.judged_by.contains("in each of 3 steps"), "{}", verdict.judged_by);
+    }
+}
+
+#[test]
+fn profile_of_few_steps_without_an_outlier_is_no_proof() {
+    for (seed, steps) in (0..12).zip([1, 2, 3, 5].into_iter().cycle()) {
+        let verdict = verdict(&Job { steps, jitter_permille: 40, ..job() }, seed);
+        assert!(verdict.blamed.is_empty(), "seed {seed}: {verdict:?}");
+        assert!(verdict.sentence.contains("too few"), "{}", verdict.sentence);
+    }
 }

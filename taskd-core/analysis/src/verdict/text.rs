@@ -1,9 +1,12 @@
 //! The verdict in words for an engineer on call: the component, the figure, the first step, and what to do.
 
+use super::judge::Judgement;
+use super::rows::Job;
 use super::{Cause, SlowRank, VerdictRule, blame, evidence, series};
 use crate::document::{Analysis, Blame};
 use crate::tables::{capitalized, column, float, mean, median};
 use std::collections::BTreeMap;
+use taskd_kernel::detect::fail_slow::{self, LEARN_STEPS, WARM_UP_STEPS};
 
 impl Cause {
     /// Name of the cause, as the supervisor's detector names it.
@@ -90,11 +93,18 @@ fn blame_rank(analysis: &Analysis, slow: &SlowRank) -> Blame {
     blame
 }
 
-/// Returns the sentence that begins the page.
-pub(super) fn sentence(analysis: &Analysis, blamed: &[Blame], rule: &VerdictRule) -> String {
-    let Some(first) = blamed.first() else { return without_blame(analysis, rule) };
+/// Returns the sentence that begins the page. `is_judged` is true if the engine judged steps.
+pub(super) fn sentence(
+    analysis: &Analysis,
+    blamed: &[Blame],
+    notes: &[String],
+    rule: &VerdictRule,
+    is_judged: bool,
+) -> String {
+    let Some(first) = blamed.first() else { return without_blame(analysis, notes, rule, is_judged) };
     let component = capitalized(&first.component);
     let since = first.onset_step.map_or_else(String::new, |step| format!(" since step {step}"));
+    let since = first.until_step.map_or(since.clone(), |until| format!("{since} until step {until}"));
     let percent = first.slowdown_percent;
     let place = analysis
         .ranks
@@ -103,6 +113,11 @@ pub(super) fn sentence(analysis: &Analysis, blamed: &[Blame], rule: &VerdictRule
         .and_then(|rank| rank.host.clone())
         .map_or_else(String::new, |host| format!(" (host {host})"));
     let mut sentence = match first.cause.as_str() {
+        "slow-link" if first.judged_by == super::BY_ENGINE => format!(
+            "The transfers of {} take {percent:.0} % longer{since}, while its ranks compute as usual: check its cables, ports \
+             and error counters.",
+            first.component
+        ),
         "slow-link" => format!(
             "{component} transfers {percent:.0} % longer than links of its kind{since}: check its cable, port and \
              error counters."
@@ -131,7 +146,7 @@ pub(super) fn sentence(analysis: &Analysis, blamed: &[Blame], rule: &VerdictRule
     sentence
 }
 
-fn without_blame(analysis: &Analysis, rule: &VerdictRule) -> String {
+fn without_blame(analysis: &Analysis, notes: &[String], rule: &VerdictRule, is_judged: bool) -> String {
     if let Some(incident) = analysis.incidents.first() {
         let count = analysis.incidents.len();
         return format!("The supervisor recorded {count} incident(s); the first: {}", incident.sentence);
@@ -144,12 +159,15 @@ fn without_blame(analysis: &Analysis, rule: &VerdictRule) -> String {
     let step = mean(times).map_or_else(String::new, |us| format!(" A step takes {:.2} ms on average.", us / 1000.0));
     if ranks < 2 || steps <= rule.steps_min {
         return format!(
-            "No component is blamed: {ranks} rank(s) and {steps} step(s) are too few for a comparison, which needs two ranks \
-             of a stage and {} steps.{step}",
+            "No component is blamed: no rank stands out from its peers in each step, and {ranks} rank(s) and {steps} step(s) \
+             are too few for more, which needs two ranks of a stage and {} steps.{step}",
             rule.steps_min + 1
         );
     }
-    let all = slower_job(analysis, rule).unwrap_or_default();
+    let all = match is_judged {
+        true => notes.iter().map(|note| format!(" {note}")).collect(),
+        false => slower_job(analysis, rule).unwrap_or_default(),
+    };
     format!("No rank or link is persistently slower than its peers ({ranks} ranks, {steps} steps).{all}{step}")
 }
 
@@ -168,4 +186,46 @@ fn slower_job(analysis: &Analysis, rule: &VerdictRule) -> Option<String> {
          ranks use.",
         onset.level * 100.0
     ))
+}
+
+/// Returns a verdict of the engine that blames no component, as a sentence.
+pub(super) fn note(component: &str, verdict: &fail_slow::Verdict, until: Option<u64>) -> String {
+    let (percent, step) = (verdict.slowdown_percent, verdict.onset_step);
+    let until = until.map_or_else(String::new, |until| format!(" until step {until}"));
+    let what = match verdict.cause {
+        fail_slow::Cause::GlobalSlowdown => {
+            return format!(
+                "The steps of all ranks take {percent:.0} % longer since step {step}{until}: look at the script, the data, or \
+                 a service that all ranks use."
+            );
+        }
+        fail_slow::Cause::SlowStage => "computes longer than the other stages: the partition is uneven",
+        fail_slow::Cause::UnevenLoad => "has more work than its peers, on several ranks alike: the load is uneven",
+        fail_slow::Cause::SlowLink => "transfers longer on all ranks: look at the network",
+        fail_slow::Cause::SlowInput => "waits longer for data on all ranks: look at the storage of the data",
+        fail_slow::Cause::SlowCheckpoint => "saves checkpoints longer on all ranks: look at their storage",
+        fail_slow::Cause::SlowRank | fail_slow::Cause::SlowHost => "computes longer",
+    };
+    format!("{} {what} ({percent:.0} %, since step {step}{until}); no component is blamed.", capitalized(component))
+}
+
+/// Returns which rule judged the trace, as a sentence.
+pub(super) fn judged_by(analysis: &Analysis, job: &Job, judgement: &Judgement) -> String {
+    let steps = analysis.steps.len();
+    let needed = WARM_UP_STEPS as usize + LEARN_STEPS;
+    let figures = match job.is_recorded {
+        true => "with the figures that the detector of the running job gets",
+        false => "with figures from the events of this trace",
+    };
+    match judgement.learned_at {
+        Some(learned) => format!(
+            "Judged by the fail-slow detector {figures}: {} steps after step {learned}, until which it learned the usual times \
+             of each rank. Slow-downs that began earlier are judged by comparing the ranks of a stage in each step.",
+            judgement.judged
+        ),
+        None => format!(
+            "Judged by comparing the ranks of a stage in each of {steps} steps: the fail-slow detector of running jobs learns \
+             the usual times from {needed} steps, and judges longer traces."
+        ),
+    }
 }

@@ -90,7 +90,7 @@ fn verdict(
             span(model, worst),
             worst.speedup,
         );
-        return Verdict { sentence, is_healthy: false, blamed };
+        return Verdict { sentence, is_healthy: false, blamed, ..Verdict::default() };
     }
     let is_named = |cause: &&Cause| !model.hides_waits() && cause.scenario.speedup >= 1.0 + GAIN_NAMED_MIN;
     let named = largest(causes).filter(is_named);
@@ -107,7 +107,7 @@ fn verdict(
             published.slowdown.max(1.0)
         ),
     };
-    Verdict { sentence, is_healthy: named.is_none(), blamed }
+    Verdict { sentence, is_healthy: named.is_none(), blamed, ..Verdict::default() }
 }
 
 /// Returns the cause with the largest gain. One link, group or worker is named instead of all if it has most of the gain.
@@ -195,6 +195,7 @@ fn blame(model: &Model, published: &Published, straggler: &Straggler) -> Blame {
         slowdown_percent: excess,
         confidence_permille: confidence(straggler.significance),
         evidence,
+        ..Blame::default()
     }
 }
 

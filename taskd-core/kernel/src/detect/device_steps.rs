@@ -13,7 +13,7 @@ const BASIS_STEPS: u32 = 8;
 
 /// What the ranks of a job are compared by.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) enum Basis {
+pub enum Basis {
     /// The times of the processes.
     #[default]
     Host,
@@ -23,7 +23,7 @@ pub(super) enum Basis {
 
 /// What to do with a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Choice {
+pub enum Choice {
     /// Compare the ranks by this basis.
     Use(Basis),
     /// Leave the step out: it lacks the figures by which the job is compared.
@@ -32,17 +32,18 @@ pub(super) enum Choice {
     Restart(Basis),
 }
 
-/// The basis in force.
+/// Chooses what the ranks of a job are compared by, and keeps to it through short traces of the devices.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Bases {
+pub struct Bases {
     basis: Option<Basis>,
     /// Number of steps in sequence with the other basis.
     against: u32,
 }
 
 impl Bases {
-    /// Decides on a step that `of` ranks have reported, `with` of them with figures of a device.
-    pub(super) fn choose(&mut self, with: usize, of: usize) -> Choice {
+    /// Decides on a step that `of` ranks have reported, `with` of them with figures of a device. Eight steps in sequence
+    /// with the other basis change it.
+    pub fn choose(&mut self, with: usize, of: usize) -> Choice {
         let found = if with * 2 > of { Basis::Device } else { Basis::Host };
         let basis = *self.basis.get_or_insert(found);
         if basis == found {
@@ -72,6 +73,17 @@ pub(super) struct DeviceFigures {
     pub(super) data_ns: u64,
 }
 
+impl DeviceFigures {
+    /// Returns the figures if they belong to this step and are complete.
+    pub(super) fn of(times: &DeviceTimes, step: &StepTimes) -> Option<DeviceFigures> {
+        (times.step == step.step && times.lost == 0 && times.compute_ns > 0).then(|| DeviceFigures {
+            compute_ns: times.compute_ns,
+            wait_ns: (times.communication_ns > 0).then_some(times.wait_ns),
+            data_ns: step.data_loader_ns.min(times.idle_ns),
+        })
+    }
+}
+
 /// The latest figures of each rank's device, until the rank's step arrives.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub(super) struct DeviceSteps {
@@ -86,12 +98,7 @@ impl DeviceSteps {
 
     /// Returns the figures that belong to this step of a rank; `None` if there are none, or if they are incomplete.
     pub(super) fn take(&mut self, rank: u32, step: &StepTimes) -> Option<DeviceFigures> {
-        let times = self.latest.remove(&rank)?;
-        (times.step == step.step && times.lost == 0 && times.compute_ns > 0).then(|| DeviceFigures {
-            compute_ns: times.compute_ns,
-            wait_ns: (times.communication_ns > 0).then_some(times.wait_ns),
-            data_ns: step.data_loader_ns.min(times.idle_ns),
-        })
+        self.latest.remove(&rank).and_then(|times| DeviceFigures::of(&times, step))
     }
 }
 

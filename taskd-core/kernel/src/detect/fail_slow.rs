@@ -7,14 +7,17 @@ mod channel;
 mod detector;
 mod engine;
 mod explain;
+mod figures;
 mod layout;
-mod sample;
+mod stages;
 mod stats;
 mod track;
 mod verdict;
 
+pub use super::device_steps::{Bases, Basis, Choice};
 pub use detector::FailSlowDetector;
-pub use engine::{FailSlow, Row, SERIES, Series, VERDICTS_MAX, WARM_UP_STEPS};
+pub use engine::{FailSlow, LEARN_STEPS, Row, SERIES, Series, VERDICTS_MAX, WARM_UP_STEPS};
+pub use figures::{StepFigures, is_judged, ms, row_of, rows_by};
 pub use layout::{Grid, Layout, Members, Place};
 pub use verdict::{Cause, Change, Component, Verdict};
 

@@ -21,16 +21,11 @@ function overview(body) {
     body.append(h('p', { class: 'warning' }, `The trace is incomplete (${doc.missing.length} missing): see `,
       h('a', { href: '#missing' }, 'missing parts'), '.'));
   }
-  for (const blame of verdict.blamed) {
-    body.append(h('div', { class: 'blame' },
-      h('h3', null, `${blame.component}: ${blame.cause}`),
-      h('p', null, [`Slowdown ${blame.slowdown_percent.toFixed(1)} %`, `confidence ${(blame.confidence_permille / 10).toFixed(1)} %`,
-        blame.onset_step === null ? 'no onset known' : `since step ${blame.onset_step}`].join(', '), '. ',
-      blame.ranks.length > 0 && rankRow.has(blame.ranks[0]) && [h('a', { href: timelineHash(blame.ranks[0]) }, 'timeline'), ' '],
-      blame.ranks.slice(0, 16).map((rank) => [rankLink(rank), ' ']),
-      blame.ranks.length > 16 ? `and ${blame.ranks.length - 16} more` : null),
-      evidenceTable(blame.evidence)));
+  body.append(...[agreements(), ...verdict.blamed.map(blameView)].filter(Boolean));
+  if (verdict.notes.length > 0) {
+    body.append(h('h3', null, 'Slow-downs without a component at fault'), h('ul', { id: 'notes' }, verdict.notes.map((text) => h('li', null, text))));
   }
+  if (verdict.judged_by) body.append(h('p', { id: 'judged-by' }, verdict.judged_by));
   const gain = doc.what_if?.scenarios[0];
   const hosts = new Set(doc.ranks.map((info) => info.host).filter(Boolean));
   body.append(facts([
@@ -47,6 +42,34 @@ function overview(body) {
   ]));
   body.append(note('The slowest rank is the one with the longest mean step without waiting for others, the fastest the one with the '
     + 'shortest. Usual way: this summary, then communication, then the timelines of the slowest and the fastest rank.'));
+}
+// One component at fault: since when, its figures beside those of its peers, what was ruled out, and what to do next.
+function blameView(blame) {
+  const since = blame.onset_step === null ? 'no onset known' : `since step ${blame.onset_step}`;
+  const until = blame.until_step === null ? '' : ` until step ${blame.until_step}`;
+  const list = (title, kind, items) => items.length > 0 && [h('h4', null, title), h(kind, null, items.map((text) => h('li', null, text)))];
+  return h('div', { class: 'blame' },
+    h('h3', null, `${blame.component}: ${blame.cause}`),
+    h('p', null, [`Slowdown ${blame.slowdown_percent.toFixed(1)} %`, `confidence ${(blame.confidence_permille / 10).toFixed(1)} %`,
+      since + until].join(', '), '. ',
+    blame.began_us === null ? null : h('span', { class: 'began' }, `It began at ${moment(blame.began_us)}. `),
+    blame.ranks.length > 0 && rankRow.has(blame.ranks[0]) && [h('a', { href: timelineHash(blame.ranks[0]) }, 'timeline'), ' '],
+    blame.ranks.slice(0, 16).map((rank) => [rankLink(rank), ' ']),
+    blame.ranks.length > 16 ? `and ${blame.ranks.length - 16} more` : null,
+    blame.judged_by ? ` Judged by: ${blame.judged_by}.` : null),
+    list('Next', 'ol', blame.next),
+    evidenceTable(blame.evidence),
+    blame.compared.length > 0 && [h('h4', null, `Suspects and peers: ${blame.compared_by}, median per step`),
+      plainTable('Suspects and peers', [['Rank'], [''], ['Before (ms)', true], ['Since the onset (ms)', true], ['Wait since (ms)', true]],
+        blame.compared.map((one) => [rankLink(one.rank), one.is_suspect ? 'suspect' : 'peer', ms(one.before_us), ms(one.since_us), ms(one.wait_us)]))],
+    list('Other explanations', 'ul', blame.ruled_out.map((item) => item.text)));
+}
+// The supervisor's incidents beside the verdict.
+function agreements() {
+  const { agreements: compared } = doc.verdict;
+  if (compared.length === 0) return null;
+  return h('ul', { id: 'agreements' }, compared.map((one) => h('li', { class: one.agrees ? 'agrees' : 'disagrees' },
+    one.text, ' ', h('a', { href: '#incidents' }, 'incidents'))));
 }
 // Where the timeline shows a rank best: at the onset of its fault, if that is known.
 function timelineHash(rank) {

@@ -228,6 +228,25 @@ impl Job {
                     ),
                     evidence("wait per step (ms)", 0.4, 27.3, "It waits for no other rank, and all others wait."),
                 ],
+                judged_by: "fail-slow".to_owned(),
+                began_us: analysis.breakdown.start_us[0][self.onset as usize].and_then(|us| i64::try_from(us).ok()),
+                compared_by: "own computation".to_owned(),
+                compared: (slow..self.ranks.min(slow + 4)).map(|rank| compared(rank, rank == slow)).collect(),
+                ruled_out: vec![evidence(
+                    "slow-input: waiting for data per step in ms",
+                    2.0,
+                    2.1,
+                    "Not slow-input: its waiting for data takes 2.0 ms per step, 2.1 ms before: this is not the cause.",
+                )],
+                next: vec!["Look at the clock of the rank's device.".to_owned(), "Compare the timelines.".to_owned()],
+                ..Blame::default()
+            }],
+            judged_by: "Judged by the fail-slow detector: 75 steps after step 35.".to_owned(),
+            notes: vec!["Stage 1 computes longer than the other stages: no component is blamed.".to_owned()],
+            agreements: vec![Agreement {
+                incident: 0,
+                agrees: true,
+                text: format!("The supervisor blamed rank {slow}, and the trace shows slow-rank: they agree."),
             }],
         };
         analysis.what_if = Some(WhatIf {
@@ -352,6 +371,11 @@ fn link(source: u32, destination: u32, kind: &str, numbers: &mut Numbers) -> Lin
 
 fn evidence(what: &str, value: f64, usual: f64, text: &str) -> EvidenceItem {
     EvidenceItem { what: what.to_owned(), value: Some(value), usual: Some(usual), text: text.to_owned() }
+}
+
+fn compared(rank: u32, is_suspect: bool) -> ComparedRank {
+    let since_us = Some(if is_suspect { 81_200.0 } else { 54_100.0 });
+    ComparedRank { rank, is_suspect, before_us: Some(54_000.0), since_us, wait_us: Some(400.0) }
 }
 
 fn scenario(without: &str, ranks: Vec<u32>, time_us: u64, speedup: f64, share: f64) -> Scenario {

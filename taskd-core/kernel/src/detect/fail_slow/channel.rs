@@ -5,6 +5,7 @@
 //! therefore leave no trace in the figures of a rank.
 
 use super::Series;
+use super::engine::LEARN_STEPS;
 use super::layout::{Layout, Peers};
 use super::stats::{deviation, median, quantile};
 use super::track::{Change, Limits, MEDIAN_VARIANCE, Track};
@@ -56,7 +57,7 @@ pub(super) struct Tuning {
 impl Tuning {
     pub(super) fn of(series: Series) -> Tuning {
         let usual = Tuning {
-            learn: 20,
+            learn: LEARN_STEPS,
             is_log: true,
             by_role: false,
             first: 1,
@@ -253,7 +254,7 @@ impl Channel {
         self.pools = Track::learn(&pools, scratch.pools.len(), first, floor, |_| false);
         self.replicas = Track::learn(&replicas, scratch.replicas.len(), first, floor, is_slow);
         self.ranks = Track::learn(&ranks, layout.len(), first, floor, |rank| self.from_start[rank]);
-        self.pools_now = vec![0.0; scratch.pools.len()];
+        self.pools_now = vec![0.0; scratch.pools.len().max(1)];
         self.replicas_now = vec![0.0; scratch.replicas.len()];
     }
 
@@ -321,6 +322,9 @@ impl Channel {
         for (pool, value) in scratch.pools.iter().enumerate() {
             note(Level::Pool, pool, self.pools.add(pool, *value, 0.0, step, &limits[1]));
             smooth(&mut self.pools_now, pool, *value + scratch.job);
+        }
+        if scratch.pools.is_empty() {
+            smooth(&mut self.pools_now, 0, scratch.job); // all ranks are one pool: its effect is that of the job
         }
         for (replica, value) in scratch.replicas.iter().enumerate() {
             let wait = mean(layout.replicas.ranks(replica), waits);

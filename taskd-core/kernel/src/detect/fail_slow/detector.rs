@@ -1,8 +1,8 @@
 //! The engine as a fault detector: gathers the ranks' steps, and reports verdicts as faults and notes.
 
-use super::engine::{FailSlow, Row, SERIES};
-use super::layout::{Layout, Members, Place};
-use super::sample::Sample;
+use super::engine::FailSlow;
+use super::figures::{StepFigures, is_judged, rows_by};
+use super::layout::{Layout, Members};
 use super::verdict::{Change, Component, Verdict};
 use crate::detect::device_steps::{Bases, Basis, Choice, DeviceSteps};
 use crate::detect::slow_rank::gathering::{Admission, Era, Gathering};
@@ -13,6 +13,7 @@ use crate::trace::{DecodeError, Observation, Signal, StepTimes};
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::time::Duration;
 
 const NAME: Name = Name::new("fail-slow");
 const SNAPSHOT_VERSION: u8 = 2;
@@ -60,6 +61,14 @@ struct State {
     job: Option<Job>,
 }
 
+/// What one rank reported about one step.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+struct Sample {
+    /// Beginning of the step.
+    began: JobTime,
+    figures: StepFigures,
+}
+
 /// The engine of the world in force.
 #[derive(Debug, Serialize, Deserialize)]
 struct Job {
@@ -96,10 +105,11 @@ impl FailSlowDetector {
     fn completed(&mut self, rank: Rank, o: &Observation, times: &StepTimes, view: &View, out: &mut Findings) {
         let is_split = view.world.groups().keys().any(|group| group.kind != GroupKind::Dp);
         let device = self.state.devices.take(rank.0, times);
-        let sample = Sample::of(times, device, o.at.min(view.now), is_split);
+        let began = o.at.min(view.now).before(Duration::from_nanos(times.wall_ns));
+        let sample = StepFigures::with(times, device, is_split).map(|figures| Sample { began, figures });
         self.state.gathering.add(rank.0, times.step, sample);
         while let Some((number, samples)) = self.state.gathering.next_whole(view) {
-            if samples.len() >= 2 && samples.len() * 2 >= view.training().count() {
+            if is_judged(samples.len(), view.training().count()) {
                 self.judge(number, &samples, view, out);
             }
         }
@@ -107,7 +117,7 @@ impl FailSlowDetector {
 
     /// Handles a step that all ranks have completed.
     fn judge(&mut self, number: u64, samples: &BTreeMap<u32, Sample>, view: &View, out: &mut Findings) {
-        let with = samples.values().filter(|sample| sample.device.is_some()).count();
+        let with = samples.values().filter(|sample| sample.figures.has_device()).count();
         let basis = match self.state.bases.choose(with, samples.len()) {
             Choice::Use(basis) => basis,
             Choice::Skip => return,
@@ -131,39 +141,21 @@ impl Job {
         let mut hosts: Vec<NodeId> = ranks.iter().filter_map(node_of).collect();
         hosts.sort();
         hosts.dedup();
-        let mut places: Vec<Place> = (0..)
-            .zip(&ranks)
-            .map(|(at, rank)| {
-                let host = node_of(rank).and_then(|node| hosts.binary_search(&node).ok()).map_or(u32::MAX, narrow);
-                // Without data-parallel groups each rank of a job without groups is a replica of its own.
-                Place { host, replica: if world.groups().is_empty() { at } else { 0 }, ..Place::default() }
-            })
-            .collect();
-        let at = |rank: &Rank| ranks.binary_search(&rank.0).ok();
-        let mut groups = Vec::new();
-        for (id, members) in world.groups() {
-            for (position, rank) in (0..).zip(members) {
-                let Some(place) = at(rank).and_then(|at| places.get_mut(at)) else { continue };
-                match id.kind {
-                    GroupKind::Dp => place.replica = position,
-                    GroupKind::Tp => place.tp = position,
-                    GroupKind::Pp => place.stage = position,
-                    GroupKind::Ep => place.ep = position,
-                    GroupKind::Cp => place.cp = position,
-                    _ => {}
-                }
-            }
-            groups.push(Members { id: id.clone(), ranks: members.iter().filter_map(at).map(narrow).collect() });
-        }
-        Job { engine: FailSlow::new(Layout::new(places, groups)), basis, ranks, hosts, begins: VecDeque::new() }
+        let host_of =
+            |rank: &u32| node_of(rank).and_then(|node| hosts.binary_search(&node).ok()).map_or(u32::MAX, narrow);
+        let of_rank: Vec<u32> = ranks.iter().map(host_of).collect();
+        let at = |rank: &Rank| ranks.binary_search(&rank.0).map_or(u32::MAX, narrow);
+        let groups = world.groups().iter();
+        let groups = groups.map(|(id, members)| Members { id: id.clone(), ranks: members.iter().map(at).collect() });
+        let layout = Layout::of_groups(&of_rank, groups.collect());
+        Job { engine: FailSlow::new(layout), basis, ranks, hosts, begins: VecDeque::new() }
     }
 
     /// Handles a step that all ranks have completed.
     fn judge(&mut self, number: u64, samples: &BTreeMap<u32, Sample>, view: &View, out: &mut Findings) {
-        let has_waits = samples.values().any(Sample::has_device_waits);
-        let row =
-            |rank: &u32| samples.get(rank).map_or([f32::NAN; SERIES], |sample| sample.row_by(self.basis, has_waits));
-        let rows: Vec<Row> = self.ranks.iter().map(row).collect();
+        let figures: Vec<Option<StepFigures>> =
+            self.ranks.iter().map(|rank| samples.get(rank).map(|sample| sample.figures)).collect();
+        let rows = rows_by(self.basis, &figures);
         if let Some(began) = samples.values().map(|sample| sample.began).min() {
             self.begins.push_back((number, began));
             if self.begins.len() > BEGINS_MAX {

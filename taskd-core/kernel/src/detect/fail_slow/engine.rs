@@ -1,8 +1,9 @@
 //! The fail-slow engine: takes the figures of all ranks step by step and reports verdicts.
 
 use super::channel::{Channel, Level, Scratch};
-use super::explain::{self, Context, Explanation};
+use super::explain::{Context, Explanation};
 use super::layout::Layout;
+use super::stages;
 use super::stats::quantile;
 use super::track;
 use super::verdict::{Cause, Change, Component, Verdict};
@@ -39,6 +40,9 @@ pub enum Series {
 
 /// Number of first steps that are ignored: programs compile and fill caches in them.
 pub const WARM_UP_STEPS: u32 = 5;
+/// Number of steps after them from which the usual times of each rank are learned. No slow-down that begins earlier is
+/// found, except that of a rank with enough peers of its role.
+pub const LEARN_STEPS: usize = 20;
 
 /// Weight of a step in the usual CPU time and the usual forward time.
 const USUAL_GAIN: f32 = 1.0 / 32.0;
@@ -63,9 +67,9 @@ pub(super) struct Active {
 
 /// Finds persistent slow-downs in a stream of steps, and the components that cause them.
 ///
-/// Feed it one row of figures for each rank and step. The first [`WARM_UP_STEPS`] steps are ignored; the next 20 are
-/// used to learn the usual values of each rank. From then on each value is split into the effects of the job, of the
-/// peers of the same role, of the replica and of the rank (median polish), and each effect is tested for an upward
+/// Feed it one row of figures for each rank and step. The first [`WARM_UP_STEPS`] steps are ignored; the next
+/// [`LEARN_STEPS`] are used to learn the usual values of each rank. From then on each value is split into the effects of
+/// the job, of the peers of the same role, of the replica and of the rank (median polish), and each effect is tested for an upward
 /// shift (robust CUSUM). A rank is examined when its score reaches its threshold: the shift must be large enough, other
 /// ranks must wait for it, and the set of suspicious ranks decides if the rank, its host, its stage, its group or
 /// no component is named.
@@ -118,6 +122,12 @@ impl FailSlow {
         &self.layout
     }
 
+    /// Returns true if the usual computation of the ranks is known: from then on steps are judged.
+    #[must_use]
+    pub const fn is_learned(&self) -> bool {
+        !self.scale.is_empty()
+    }
+
     /// Returns true if a verdict on the component is in force.
     #[must_use]
     pub fn is_named(&self, component: &Component) -> bool {
@@ -158,7 +168,7 @@ impl FailSlow {
                 channel.learn(&mut self.scratch, &self.scale, &self.layout);
                 if channel.is_learned && channel.series == Series::Compute {
                     self.scale = channel.level.iter().map(|level| level.exp()).collect();
-                    found.extend(explain::uneven_stage(&self.channels[at], &self.layout, self.first_step));
+                    found.extend(stages::uneven_stage(&self.channels[at], &self.layout, self.first_step));
                 }
                 continue;
             }

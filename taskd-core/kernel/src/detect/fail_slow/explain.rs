@@ -5,10 +5,9 @@
 
 use super::channel::{Channel, Level};
 use super::engine::{Row, Series};
-use super::layout::{Layout, Peers};
-use super::stats::median;
+use super::layout::Layout;
 use super::track::{Limits, Run};
-use super::verdict::{Cause, Change, Component, Verdict};
+use super::verdict::{Cause, Component, Verdict};
 use crate::detect::Evidence;
 use crate::job::{GroupId, GroupKind};
 use std::collections::BTreeSet;
@@ -29,10 +28,8 @@ const PEERS_FASTER: f32 = 0.5;
 const ERRORS_PER_SIGMA: f32 = 10.0;
 /// Minimum shift of a whole job, stage or replica (natural logarithm).
 const WIDE_SHIFT_MIN: f32 = 0.08;
-/// Minimum excess of the slowest stage over the median one that is reported (natural logarithm).
-const UNEVEN_STAGE_MIN: f32 = 0.1;
 /// Confidence of verdicts that blame no component.
-const NO_BLAME_PERMILLE: u16 = 300;
+pub(super) const NO_BLAME_PERMILLE: u16 = 300;
 
 /// Result of an examination.
 pub(super) enum Explanation {
@@ -158,10 +155,7 @@ impl Context<'_> {
     }
 
     fn compute(&self, rank: usize, run: &Run) -> Explanation {
-        if self.channel.peers_now(rank, self.layout) < -PEERS_FASTER * run.shift() {
-            return Explanation::None;
-        }
-        if !self.is_waited_for(run) {
+        if self.have_peers_sped_up(rank, run.shift()) || !self.is_waited_for(run) {
             return Explanation::None;
         }
         let stage = self.layout.stages.ranks(self.layout.stages.of[rank] as usize);
@@ -253,12 +247,23 @@ impl Context<'_> {
     /// Returns the number of suspicious ranks among the other members, and the number of other members.
     fn others(&self, rank: usize, ranks: &[u32]) -> (usize, usize) {
         let others = ranks.iter().filter(|other| **other as usize != rank);
-        count(others.map(|other| self.channel.ranks.is_suspicious(*other as usize, &self.limits)))
+        count(others.map(|other| self.is_suspicious(*other)))
     }
 
     fn suspicious(&self, ranks: &[u32]) -> Vec<u32> {
-        let is_slow = |rank: &&u32| self.channel.ranks.is_suspicious(**rank as usize, &self.limits);
-        ranks.iter().filter(is_slow).copied().collect()
+        ranks.iter().filter(|rank| self.is_suspicious(**rank)).copied().collect()
+    }
+
+    /// Returns true if the rank is slower than its peers, and than its own past.
+    fn is_suspicious(&self, rank: u32) -> bool {
+        let (rank, ranks) = (rank as usize, &self.channel.ranks);
+        ranks.is_suspicious(rank, &self.limits) && !self.have_peers_sped_up(rank, ranks.shift(rank))
+    }
+
+    /// Returns true if peers that became faster explain the shift of a rank's computation. Ranks that wait longer for a
+    /// slow one seem to compute less, where their computation overlaps a collective that is pending for longer.
+    fn have_peers_sped_up(&self, rank: usize, shift: f32) -> bool {
+        self.channel.series == Series::Compute && self.channel.peers_now(rank, self.layout) < -PEERS_FASTER * shift
     }
 
     /// Returns true if the run is so short that further ranks may follow.
@@ -349,37 +354,6 @@ impl Context<'_> {
         }
         evidence
     }
-}
-
-/// Reports the slowest stage, if it computes longer than the median stage.
-pub(super) fn uneven_stage(channel: &Channel, layout: &Layout, first_step: u64) -> Option<Change> {
-    if layout.stages.count() < 2 || layout.peers == Peers::Job {
-        return None;
-    }
-    let of_stage = |stage: usize| {
-        let levels = layout.stages.ranks(stage).iter().map(|rank| channel.level[*rank as usize]);
-        let mut levels: Vec<f32> = levels.filter(|level| level.is_finite()).collect();
-        median(&mut levels)
-    };
-    let levels: Vec<f32> = (0..layout.stages.count()).map(of_stage).collect();
-    let usual = median(&mut levels.iter().copied().filter(|level| level.is_finite()).collect::<Vec<_>>());
-    let (stage, level) = levels.iter().enumerate().max_by(|a, b| a.1.total_cmp(b.1))?;
-    let excess = level - usual;
-    (excess > UNEVEN_STAGE_MIN).then(|| {
-        let ranks = layout.stages.ranks(stage).to_vec();
-        let component = Component::Stage(ranks.first().map_or(0, |rank| layout.places[*rank as usize].stage));
-        let (ms, usual_ms) = (level.exp(), usual.exp());
-        let text = format!("{ms:.1} ms of computation a step, the median stage needs {usual_ms:.1} ms");
-        Change::Found(Verdict {
-            component,
-            cause: Cause::SlowStage,
-            ranks,
-            onset_step: first_step,
-            slowdown_percent: excess.exp_m1() * 100.0,
-            confidence_permille: NO_BLAME_PERMILLE,
-            evidence: vec![Evidence::figure("fail_slow_stage_ms", ms.into(), f64::from(usual_ms), text)],
-        })
-    })
 }
 
 fn count(suspicious: impl Iterator<Item = bool>) -> (usize, usize) {

@@ -220,6 +220,29 @@ fn a_rank_for_which_no_rank_waits_is_not_blamed() {
     assert_eq!(named(&found), []);
 }
 
+/// A rank computes half as long again. The others wait for it; where their computation overlaps the collective that is
+/// pending for longer, they seem to compute less. `is_whole`: ranks that keep all of their computation.
+fn slow_rank_hides_work(grid: Grid, is_whole: impl Fn(u32) -> bool) -> Vec<(Component, Cause)> {
+    let found = run(grid, |rank, _, row| {
+        let factor = match rank {
+            0 => 1.5,
+            rank if is_whole(rank) => 1.0,
+            _ => 0.7,
+        };
+        row[Series::Compute as usize] *= factor;
+        row[Series::Wait as usize] += if rank == 0 { 0.0 } else { 60.0 };
+    });
+    named(&found)
+}
+
+#[test]
+fn ranks_of_which_only_the_peers_seem_faster_are_not_blamed() {
+    let grid = Grid { dp: 2, tp: 1, pp: 2, cp: 1, ep: 1, per_host: 8 };
+    assert_eq!(slow_rank_hides_work(grid, |rank| rank == 2), [(Component::Rank(0), Cause::SlowRank)]);
+    let grid = Grid { dp: 4, tp: 2, pp: 1, ..grid };
+    assert_eq!(slow_rank_hides_work(grid, |rank| rank == 1), [(Component::Rank(0), Cause::SlowRank)]);
+}
+
 #[test]
 fn a_step_with_another_number_of_rows_is_ignored() {
     let mut engine = FailSlow::new(Layout::grid(GRID));

@@ -253,7 +253,7 @@ pub(super) extern "C" fn forget_works(_module: *mut Object, _none: *mut Object) 
 
 pub(super) extern "C" fn is_watching(_module: *mut Object, _none: *mut Object) -> *mut Object {
     with_objects(|python| {
-        operations::is_watching();
+        watched::is_watching();
         Ok(python.none())
     })
 }

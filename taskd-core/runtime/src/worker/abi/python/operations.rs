@@ -78,8 +78,6 @@ static KEPT_ALIVE: [AtomicPtr<Object>; KEPT] = [const { AtomicPtr::new(null_mut(
 static KEPT_NEXT: AtomicUsize = AtomicUsize::new(0);
 
 static SHARED: AtomicPtr<Shared> = AtomicPtr::new(null_mut());
-/// Called with a work that no Python code may wait for, until there is a thread for such works; null from then on.
-static WATCH: AtomicPtr<Object> = AtomicPtr::new(null_mut());
 /// The recording has failed.
 static HAS_FAILED: AtomicBool = AtomicBool::new(false);
 
@@ -122,23 +120,9 @@ pub(super) fn prepare(python: Python, arguments: [*mut Object; 8]) -> Outcome<()
         dropped: python.builtin(DROPPED.get(), null_mut())?.into_raw(),
         names,
     };
-    WATCH.store(for_good(watch), Ordering::Release);
+    watched::start_with(for_good(watch));
     SHARED.store(Box::into_raw(Box::new(shared)), Ordering::Release);
     Ok(())
-}
-
-/// Has a thread detect the completion of a work.
-fn watch(python: Python, work: *mut Object) -> Outcome<()> {
-    match WATCH.load(Ordering::Acquire) {
-        started if started.is_null() => watched::put(python.keep(work)),
-        start => drop(python.call_one(start, work)?),
-    }
-    Ok(())
-}
-
-/// There is a thread that takes the works to be watched.
-pub(super) fn is_watching() {
-    WATCH.store(null_mut(), Ordering::Release); // the function is kept: a call may be in it
 }
 
 /// Records nothing from now on.
@@ -332,7 +316,7 @@ impl Call<'_> {
                 || python
                     .is_true(python.call_two(self.operation.completes_on_host, self.group, self.arguments)?.get())?);
         open_works::expect(python, work.get(), range, is_watched, self.shared.dropped)?;
-        if is_watched { watch(python, work.get()) } else { Ok(()) }
+        if is_watched { watched::watch(python, work.get()) } else { Ok(()) }
     }
 
     /// Returns true if the call returns before the operation completes, or if an older torch does not report this.
@@ -393,7 +377,7 @@ pub(super) fn waited(python: Python, work: *mut Object) -> Outcome<Ref> {
 pub(super) fn expect(python: Python, work: *mut Object, range: u64, is_watched: bool) -> Outcome<()> {
     let Some(shared) = shared() else { return Err(python.raise(c"nothing was prepared")) };
     open_works::expect(python, work, range, is_watched, shared.dropped)?;
-    if is_watched { watch(python, work) } else { Ok(()) }
+    if is_watched { watched::watch(python, work) } else { Ok(()) }
 }
 
 /// Ends the ranges of all watched works that have completed.

@@ -3,9 +3,11 @@
 //! All callers hold Python's lock, so that no thread ever waits for a lock of this module. The thread waits here without
 //! Python's lock.
 
-use super::objects::{Python, Ref};
+use super::api::Object;
+use super::objects::{Outcome, Python, Ref};
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::ptr::null_mut;
+use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::thread::{self, Thread};
 
@@ -23,6 +25,28 @@ unsafe impl Send for Work {}
 static WAITING: Mutex<Waiting> = Mutex::new(Waiting { works: VecDeque::new(), thread: None });
 /// The thread sleeps, or is about to.
 static SLEEPS: AtomicBool = AtomicBool::new(false);
+
+/// Called with a work that no Python code may wait for, until there is a thread for such works; null from then on.
+static START: AtomicPtr<Object> = AtomicPtr::new(null_mut());
+
+/// Sets the function that is called until there is a thread. The earlier function is kept: a call may be in it.
+pub(super) fn start_with(start: *mut Object) {
+    START.store(start, Ordering::Release);
+}
+
+/// Has a thread detect the completion of a work.
+pub(super) fn watch(python: Python, work: *mut Object) -> Outcome<()> {
+    match START.load(Ordering::Acquire) {
+        started if started.is_null() => put(python.keep(work)),
+        start => drop(python.call_one(start, work)?),
+    }
+    Ok(())
+}
+
+/// There is a thread that takes the works to be watched.
+pub(super) fn is_watching() {
+    START.store(null_mut(), Ordering::Release); // the function is kept: a call may be in it
+}
 
 /// Passes a work to the thread, which is woken if it sleeps.
 pub(super) fn put(work: Ref) {

@@ -9,7 +9,7 @@ use taskd_examples::samples::Samples;
 
 /// What was injected.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Injected {
+pub(super) struct Injected {
     kind: Kind,
     /// The victim; two ranks for a link, none for a fault of no rank.
     victims: Vec<u32>,
@@ -112,7 +112,7 @@ impl Line {
 
 /// The counts of one kind and layout.
 #[derive(Clone, Debug, Serialize)]
-pub struct Row {
+pub(super) struct Row {
     ranks: Ranks,
     kind: Kind,
     runs: usize,

@@ -8,7 +8,7 @@ use super::kind::{Kind, Ranks};
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -102,10 +102,15 @@ impl Trial {
         let running = tokio::spawn(runtime.run());
         let disturbed = self.disturb(&job, &torch, &handle, &heard).await;
         let _ = handle.stop_now("the trial is over").await; // error: the job is over
-        running.await?;
+        let ended = running.await?;
         local.shutdown(Duration::ZERO).await?;
         listener.abort();
-        let (_scene, observed) = disturbed?; // containers are removed after their processes
+        let (_scene, mut observed) = disturbed?; // containers are removed after their processes
+        // A dead rank is blamed until it turns out to be the victim of another rank's mistake.
+        let blamed: BTreeSet<u32> = ended.incidents.iter().flat_map(|incident| &incident.blamed).map(|r| r.0).collect();
+        for found in observed.reports.iter_mut().filter(|found| found.ranks.len() == 1) {
+            found.is_blame &= found.ranks.iter().all(|rank| blamed.contains(rank));
+        }
         Ok(observed)
     }
 

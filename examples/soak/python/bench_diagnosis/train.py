@@ -26,7 +26,7 @@ from torch.utils.data import DataLoader, Dataset
 
 FEATURES, HIDDEN, CLASSES, BATCH = 64, 256, 10, 8
 SAMPLES, SAMPLE_BYTES = 64, 4096
-CHECKPOINT_BYTES, CHECKPOINT_EVERY = 1 << 17, 2
+CHECKPOINT_BYTES, CHECKPOINT_EVERY = 1 << 17, 2  # room for a model; steps
 HOST_SECONDS = 0.004  # of CPU time
 MICRO_BATCHES, ROWS = 2, 64  # of the pipeline
 
@@ -117,7 +117,8 @@ class Pipeline:
         stages = [list(range(at * self.replicas, (at + 1) * self.replicas)) for at in range(2)]
         self.group = [dist.new_group(ranks) for ranks in stages][self.stage]
         size = FEATURES if self.stage == 0 else HIDDEN
-        self.model = nn.Sequential(nn.Linear(size, HIDDEN), nn.Tanh())
+        outputs = HIDDEN if self.stage == 0 else CLASSES
+        self.model = nn.Sequential(nn.Linear(size, outputs), nn.Tanh())
 
     def step(self, x, y):
         parts = [self.first, self.last][self.stage](x, y)
@@ -140,16 +141,22 @@ class Pipeline:
 
     def last(self, _, y):
         losses = []
-        for _ in range(MICRO_BATCHES):
-            received = torch.empty(ROWS, HIDDEN)
-            dist.recv(received, self.peer)
-            received.requires_grad_(True)
+        received = self.receive()
+        for at in range(MICRO_BATCHES):
             self.device.run(2 * self.milliseconds)
             loss = nn.functional.cross_entropy(self.model(received), y.repeat(ROWS // BATCH))
             loss.backward()
-            dist.send(received.grad, self.peer)
+            gradient = received.grad
+            if at + 1 < MICRO_BATCHES:
+                received = self.receive()  # the first stage sends it before it receives a gradient
+            dist.send(gradient, self.peer)
             losses.append(loss.item())
         return losses
+
+    def receive(self):
+        received = torch.empty(ROWS, HIDDEN)
+        dist.recv(received, self.peer)
+        return received.requires_grad_(True)
 
 
 def batches(loader):

@@ -37,8 +37,9 @@ pub(super) fn narrow(a: i32, b: i32) -> Result<(), Failure> {
         return Err(format!("processes {a} and {b} have no connection").into());
     }
     let _ = restore();
-    tool("tc", "qdisc add dev lo root handle 1: prio bands 4 priomap 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0")?;
-    tool("tc", &format!("qdisc add dev lo parent 1:4 handle 40: tbf rate {RATE} burst 16kb latency 2s"))?;
+    // Traffic without a class is not limited.
+    tool("tc", "qdisc add dev lo root handle 1: htb default 0")?;
+    tool("tc", &format!("class add dev lo parent 1: classid 1:4 htb rate {RATE} burst 16kb cburst 16kb"))?;
     for (from, to) in ports {
         let ends = format!("match ip sport {from} 0xffff match ip dport {to} 0xffff");
         tool("tc", &format!("filter add dev lo parent 1: protocol ip prio 1 u32 {ends} flowid 1:4"))?;

@@ -90,8 +90,11 @@ impl Line {
 
     /// Returns the run in one line.
     pub(super) fn summary(&self) -> String {
-        let blames: Vec<String> =
-            self.blamed.iter().map(|found| format!("{} ({}) {:+}", found.component, found.cause, found.after_steps)).collect();
+        let blames: Vec<String> = self
+            .blamed
+            .iter()
+            .map(|found| format!("{} ({}) {:+}", found.component, found.cause, found.after_steps))
+            .collect();
         let blames = if blames.is_empty() { "nothing".to_owned() } else { blames.join(", ") };
         let notes: Vec<&str> = self.notes.iter().map(|note| note.cause.as_str()).collect();
         let [before, after] = self.injected.step_ms.map(|ms| ms.unwrap_or(f64::NAN));

@@ -21,10 +21,11 @@ const SHARES: u32 = 1 << 17;
 const THROTTLED_US: u32 = 3_000;
 /// Number of busy loops in a container. They get their shares of its CPU time.
 const BUSY_LOOPS: usize = 2;
-/// Read operations of a slow disk per second: a batch has eight.
-const SLOW_READS: u32 = 250;
-/// Bytes that are written to a slow disk per second: a checkpoint has 128 KiB.
-const SLOW_WRITES: u32 = 2 << 20;
+/// Read operations of a slow disk per second: the eight of a batch take at least 160 ms. The kernel grants a tenth of a
+/// second's operations at once, so a rate above that of the training would slow nothing.
+const SLOW_READS: u32 = 50;
+/// Bytes that are written to a slow disk per second: a checkpoint of 128 KiB waits at least 150 ms.
+const SLOW_WRITES: u32 = 500_000;
 
 /// The container of one rank.
 #[derive(Debug)]

@@ -15,9 +15,9 @@ mod trial;
 pub use account::{Account, Line};
 use clap::{Parser, ValueEnum};
 pub use kind::{Kind, Ranks};
+use rand::SeedableRng;
 use rand::rngs::StdRng;
 use rand::seq::SliceRandom;
-use rand::SeedableRng;
 use std::collections::BTreeSet;
 use std::fs::{self, OpenOptions};
 use std::io::Write;
@@ -79,7 +79,12 @@ pub async fn run(options: &Options, no_links: Option<String>) -> Result<(), Fail
     let mut lines = read(options.file.as_deref())?;
     let done: BTreeSet<Key> = lines.iter().map(Line::key).collect();
     let open: Vec<Key> = planned.iter().filter(|key| !done.contains(key)).copied().collect();
-    println!("{} runs, {} of them done, about {:.0} min", planned.len(), planned.len() - open.len(), minutes(open.len()));
+    println!(
+        "{} runs, {} of them done, about {:.0} min",
+        planned.len(),
+        planned.len() - open.len(),
+        minutes(open.len())
+    );
     for (ranks, kind, seed) in open {
         let has_containers = no_containers.is_none();
         let trial = Trial { python: python.clone(), kind, ranks, seed, has_containers };

@@ -31,6 +31,8 @@ const WARM_STEPS: u64 = 40;
 const WARM_STEPS_HANG: u64 = 10;
 /// Range of steps from which the seed chooses the further ones before the injection.
 const MOMENTS: u64 = 12;
+/// Number of kinds at most: with one seed, each has a victim of its own.
+const KINDS: u64 = 64;
 /// Time in which a hang must be found.
 const HANG_WITHIN: Duration = Duration::from_secs(8);
 /// Steps after a verdict in which further blames are awaited.
@@ -121,7 +123,7 @@ impl Trial {
         handle: &RuntimeHandle,
         heard: &Heard,
     ) -> Result<(Scene, Observed), Failure> {
-        let mut rng = StdRng::seed_from_u64(self.seed);
+        let mut rng = StdRng::seed_from_u64(self.seed.wrapping_mul(KINDS).wrapping_add(self.kind as u64));
         let victim = rng.random_range(0..self.ranks.count());
         let warm = if self.kind.is_hang() { WARM_STEPS_HANG } else { WARM_STEPS };
         let wanted = warm + rng.random_range(0..MOMENTS);
@@ -207,18 +209,12 @@ fn is_blame(event: &TimestampedEvent) -> bool {
     matches!(&event.event, Event::Found { fault, .. } if fault.primary_suspect().is_cause())
 }
 
-fn report(
-    event: &TimestampedEvent,
-    at: Instant,
-    now: u64,
-    begun: Instant,
-    step: u64,
-    ranks: Ranks,
-) -> Option<Report> {
+fn report(event: &TimestampedEvent, at: Instant, now: u64, begun: Instant, step: u64, ranks: Ranks) -> Option<Report> {
     let after = at.checked_duration_since(begun).map_or_else(|| -millis(begun - at), millis);
     let after_steps = now.cast_signed() - step.cast_signed();
     let report = |domain: &Domain, cause: String, evidence: &[Evidence], is_blame| {
-        let onset = evidence.iter().find(|clue| clue.what.as_str() == "fail_slow_onset_step").and_then(|clue| clue.value);
+        let onset =
+            evidence.iter().find(|clue| clue.what.as_str() == "fail_slow_onset_step").and_then(|clue| clue.value);
         #[allow(clippy::cast_possible_truncation, reason = "the number of a step")]
         let onset_step = onset.map(|at| at as i64 - step.cast_signed());
         let evidence = evidence.iter().map(|clue| clue.text.clone()).collect();

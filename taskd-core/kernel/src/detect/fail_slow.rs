@@ -10,6 +10,7 @@ mod explain;
 mod layout;
 mod stats;
 mod track;
+mod uneven_stage;
 mod verdict;
 
 pub use detector::FailSlowDetector;

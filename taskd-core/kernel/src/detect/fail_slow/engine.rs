@@ -1,10 +1,11 @@
 //! The fail-slow engine: takes the figures of all ranks step by step and reports verdicts.
 
 use super::channel::{Channel, Level, Scratch};
-use super::explain::{self, Context, Explanation};
+use super::explain::{Context, Explanation};
 use super::layout::Layout;
 use super::stats::quantile;
 use super::track;
+use super::uneven_stage;
 use super::verdict::{Cause, Change, Component, Verdict};
 use serde::{Deserialize, Serialize};
 
@@ -153,7 +154,7 @@ impl FailSlow {
                 channel.learn(&mut self.scratch, &self.scale, &self.layout);
                 if channel.is_learned && channel.series == Series::Compute {
                     self.scale = channel.level.iter().map(|level| level.exp()).collect();
-                    found.extend(explain::uneven_stage(&self.channels[at], &self.layout, self.first_step));
+                    found.extend(uneven_stage::uneven_stage(&self.channels[at], &self.layout, self.first_step));
                 }
                 continue;
             }

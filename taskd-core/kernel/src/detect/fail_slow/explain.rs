@@ -5,10 +5,9 @@
 
 use super::channel::{Channel, Level};
 use super::engine::{Row, Series};
-use super::layout::{Layout, Peers};
-use super::stats::median;
+use super::layout::Layout;
 use super::track::{Limits, Run};
-use super::verdict::{Cause, Change, Component, Verdict};
+use super::verdict::{Cause, Component, Verdict};
 use crate::detect::Evidence;
 use crate::job::{GroupId, GroupKind};
 use std::collections::BTreeSet;
@@ -21,7 +20,7 @@ const MEMBERS_LATER: f32 = 0.3;
 const LATER_COUNT: u32 = 4;
 /// Fraction of all ranks above which a shift is an uneven load.
 const WIDE: f32 = 0.5;
-/// Minimum excess of the peers' wait over the rank's own wait, as a fraction of the excess of its computation.
+/// Minimum excess of the peers' wait over the rank's own wait, as a fraction of the excess of its own time.
 const WAITED_FOR: f32 = 0.4;
 /// A rank is not slower if its peers have become faster by more than this part of its shift.
 const PEERS_FASTER: f32 = 0.5;
@@ -29,10 +28,8 @@ const PEERS_FASTER: f32 = 0.5;
 const ERRORS_PER_SIGMA: f32 = 10.0;
 /// Minimum shift of a whole job, stage or replica (natural logarithm).
 const WIDE_SHIFT_MIN: f32 = 0.08;
-/// Minimum excess of the slowest stage over the median one that is reported (natural logarithm).
-const UNEVEN_STAGE_MIN: f32 = 0.1;
 /// Confidence of verdicts that blame no component.
-const NO_BLAME_PERMILLE: u16 = 300;
+pub(super) const NO_BLAME_PERMILLE: u16 = 300;
 
 /// Result of an examination.
 pub(super) enum Explanation {
@@ -184,6 +181,11 @@ impl Context<'_> {
             let cause = if of_rank == Cause::SlowRank { Cause::UnevenLoad } else { of_rank };
             return self.verdict(Component::Job, cause, all.clone(), run, all);
         }
+        // Without a waiting peer the job loses nothing. A slower computation was examined for this already.
+        let is_free = self.has_waits && run.wait() < WAITED_FOR * self.excess(rank, run);
+        if of_rank != Cause::SlowRank && is_free {
+            return Explanation::None;
+        }
         let mut is_open = false;
         let host = self.layout.hosts.ranks(self.layout.hosts.of[rank] as usize);
         let (slow, of) = self.others(rank, host);
@@ -266,11 +268,17 @@ impl Context<'_> {
         run.count < self.channel.tuning.count_min + LATER_COUNT
     }
 
+    /// Returns the excess as a fraction of the usual computation.
+    fn excess(&self, rank: usize, run: &Run) -> f32 {
+        let of = |values: &[f32]| values.get(rank).copied().unwrap_or(f32::NAN);
+        let is_log = self.channel.tuning.is_log;
+        if is_log { run.shift().exp_m1() * of(&self.channel.level).exp() / of(self.scale) } else { run.shift() }
+    }
+
     /// Returns true if the excess matters beside the computation of a step.
     fn is_large(&self, rank: usize, run: &Run) -> bool {
-        let (Some(scale), Some(level)) = (self.scale.get(rank), self.channel.level.get(rank)) else { return false };
         let tuning = &self.channel.tuning;
-        !tuning.is_log || run.shift().exp_m1() * level.exp() >= tuning.share_min * scale
+        !tuning.is_log || self.excess(rank, run) >= tuning.share_min
     }
 
     /// Returns true if the peers wait longer than the unit.
@@ -349,37 +357,6 @@ impl Context<'_> {
         }
         evidence
     }
-}
-
-/// Reports the slowest stage, if it computes longer than the median stage.
-pub(super) fn uneven_stage(channel: &Channel, layout: &Layout, first_step: u64) -> Option<Change> {
-    if layout.stages.count() < 2 || layout.peers == Peers::Job {
-        return None;
-    }
-    let of_stage = |stage: usize| {
-        let levels = layout.stages.ranks(stage).iter().map(|rank| channel.level[*rank as usize]);
-        let mut levels: Vec<f32> = levels.filter(|level| level.is_finite()).collect();
-        median(&mut levels)
-    };
-    let levels: Vec<f32> = (0..layout.stages.count()).map(of_stage).collect();
-    let usual = median(&mut levels.iter().copied().filter(|level| level.is_finite()).collect::<Vec<_>>());
-    let (stage, level) = levels.iter().enumerate().max_by(|a, b| a.1.total_cmp(b.1))?;
-    let excess = level - usual;
-    (excess > UNEVEN_STAGE_MIN).then(|| {
-        let ranks = layout.stages.ranks(stage).to_vec();
-        let component = Component::Stage(ranks.first().map_or(0, |rank| layout.places[*rank as usize].stage));
-        let (ms, usual_ms) = (level.exp(), usual.exp());
-        let text = format!("{ms:.1} ms of computation a step, the median stage needs {usual_ms:.1} ms");
-        Change::Found(Verdict {
-            component,
-            cause: Cause::SlowStage,
-            ranks,
-            onset_step: first_step,
-            slowdown_percent: excess.exp_m1() * 100.0,
-            confidence_permille: NO_BLAME_PERMILLE,
-            evidence: vec![Evidence::figure("fail_slow_stage_ms", ms.into(), f64::from(usual_ms), text)],
-        })
-    })
 }
 
 fn count(suspicious: impl Iterator<Item = bool>) -> (usize, usize) {

@@ -159,7 +159,7 @@ fn run(grid: Grid, change: impl Fn(u32, &Place, &mut Row)) -> Vec<Change> {
         let rows = (0..).zip(layout.places()).map(|(rank, place)| {
             let noise =
                 1.0 + 0.002 * f32::from(u8::try_from((step * 7 + u64::from(rank) * 13) % 11).unwrap_or_default());
-            let mut row = [100.0, 30.0, 20.0, 5.0, 2.0, 0.0, 33.0, 90.0].map(|value: f32| value * noise);
+            let mut row = [100.0, 30.0, 20.0, 5.0, 2.0, 5.0, 33.0, 90.0].map(|value: f32| value * noise);
             if step >= 60 {
                 change(rank, place, &mut row);
             }
@@ -216,6 +216,22 @@ fn a_rank_for_which_no_rank_waits_is_not_blamed() {
         }
     });
     assert_eq!(named(&found), []);
+}
+
+#[test]
+fn slow_storage_for_which_no_rank_waits_is_not_blamed() {
+    for series in [Series::Data, Series::Checkpoint] {
+        let play = |waited_for: f32| {
+            run(GRID, |rank, _, row| {
+                if rank == 5 {
+                    row[series as usize] += 30.0;
+                    row[Series::Wait as usize] -= waited_for;
+                }
+            })
+        };
+        assert_eq!(named(&play(0.0)), [], "{series:?}: the rank has been faster elsewhere");
+        assert_eq!(named(&play(29.0)).len(), 1, "{series:?}");
+    }
 }
 
 #[test]

@@ -63,7 +63,7 @@ impl Line {
         let first = blamed.first().filter(is_victim);
         let correct_component = if victims.is_empty() { blamed.is_empty() } else { first.is_some() && !wrong_blame };
         let cause = first.map_or("none", |found| found.cause.as_str());
-        let correct_cause = correct_component && kind.causes().contains(&cause);
+        let correct_cause = correct_component && cause == kind.cause();
         let (delay_steps, delay_ms) = (first.map(|found| found.after_steps), first.map(|found| found.after_ms));
         let load = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
         let load = load.split(' ').next().and_then(|load| load.parse().ok()).unwrap_or(f64::NAN);

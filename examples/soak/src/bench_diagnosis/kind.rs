@@ -39,18 +39,18 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// Returns the causes that are correct: the name in a fault's evidence, `none` if nothing may be blamed.
+    /// Returns the correct cause: the name in a fault's evidence; `none` if nothing may be blamed.
     #[must_use]
-    pub const fn causes(self) -> &'static [&'static str] {
+    pub const fn cause(self) -> &'static str {
         match self {
-            Kind::Clean | Kind::Slower => &["none"],
-            Kind::BusyLoop | Kind::Throttled | Kind::Slow50 | Kind::Slow20 => &["slow-rank"],
-            Kind::SlowInput => &["slow-input"],
-            Kind::SlowCheckpoint => &["slow-checkpoint"],
-            Kind::SlowLink => &["slow-link"],
-            Kind::Frozen => &["frozen"],
-            Kind::Skip => &["skipped"],
-            Kind::Size => &["mismatched"],
+            Kind::Clean | Kind::Slower => "none",
+            Kind::BusyLoop | Kind::Throttled | Kind::Slow50 | Kind::Slow20 => "slow-rank",
+            Kind::SlowInput => "slow-input",
+            Kind::SlowCheckpoint => "slow-checkpoint",
+            Kind::SlowLink => "slow-link",
+            Kind::Frozen => "frozen",
+            Kind::Skip => "skipped",
+            Kind::Size => "mismatched",
         }
     }
 

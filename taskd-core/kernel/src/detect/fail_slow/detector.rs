@@ -14,7 +14,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
 const NAME: Name = Name::new("fail-slow");
-const SNAPSHOT_VERSION: u8 = 1;
+const SNAPSHOT_VERSION: u8 = 2;
 /// Maximum number of latest steps with a known begin. The onset of an older slow-down is the oldest known begin.
 const BEGINS_MAX: usize = 512;
 const MS_PER_NS: f64 = 1e-6;

@@ -272,7 +272,7 @@ impl Context<'_> {
     fn excess(&self, rank: usize, run: &Run) -> f32 {
         let of = |values: &[f32]| values.get(rank).copied().unwrap_or(f32::NAN);
         let is_log = self.channel.tuning.is_log;
-        if is_log { run.shift().exp_m1() * of(&self.channel.level).exp() / of(self.scale) } else { run.shift() }
+        if is_log { run.size().exp_m1() * of(&self.channel.level).exp() / of(self.scale) } else { run.shift() }
     }
 
     /// Returns true if the excess matters beside the computation of a step.
@@ -306,7 +306,7 @@ impl Context<'_> {
         let scale = self.scale.get(rank).copied().unwrap_or(f32::NAN);
         let level = self.channel.level.get(rank).copied().unwrap_or(f32::NAN);
         let (usual, now, percent) = if self.channel.tuning.is_log {
-            (level.exp(), (level + run.shift()).exp(), run.shift().exp_m1() * 100.0)
+            (level.exp(), (level + run.size()).exp(), run.size().exp_m1() * 100.0)
         } else {
             (level * scale, (level + run.shift()) * scale, run.shift() * 100.0)
         };

@@ -10,8 +10,8 @@ use taskd_examples::program::Failure;
 
 /// The environment variable that marks the program in its network namespace.
 const INSIDE: &str = "BENCH_DIAGNOSIS_INSIDE";
-/// Bandwidth of the narrow connections: the gradients of a step take some 30 ms longer.
-const RATE: &str = "32mbit";
+/// Bandwidth of the narrow connections: the gradients of a step take some 30 ms longer, the pipeline some 100 ms.
+const RATE: &str = "16mbit";
 
 /// Continues this program in a network namespace of its own. Returns the reason if that is not possible: the program
 /// then runs in the machine's network, without slow links.

@@ -10,6 +10,8 @@ use std::process::{Child, Command, Stdio};
 use taskd_examples::program::Failure;
 
 const ROOT: &str = "/sys/fs/cgroup";
+/// Begin of the names of all containers.
+const PREFIX: &str = "bench-diagnosis-";
 /// Period of the CPU limit, in microseconds.
 const PERIOD_US: u32 = 20_000;
 /// CPU time of a container in each period: 40 % of a core. What a step leaves unused may be used later.
@@ -44,10 +46,22 @@ pub(super) fn lacks() -> Option<String> {
     missing.map(|file| format!("{ROOT}/{file} does not exist: control groups of version 1 are needed"))
 }
 
+/// Removes the containers that runs left behind when they were killed. Those in use stay.
+pub(super) fn remove_left() {
+    for controller in ["cpu", "blkio"] {
+        for group in fs::read_dir(Path::new(ROOT).join(controller)).into_iter().flatten().flatten() {
+            if group.file_name().to_string_lossy().starts_with(PREFIX) {
+                let _ = fs::remove_dir(group.path()); // an error: it is in use
+            }
+        }
+    }
+}
+
 impl Container {
     /// Moves a process and its threads into a container of their own. `files` is a directory on the disk.
-    pub(super) fn around(name: &str, pid: i32, files: &Path) -> Result<Container, Failure> {
-        let [cpu, disk] = ["cpu", "blkio"].map(|controller| Path::new(ROOT).join(controller).join(name));
+    pub(super) fn around(rank: u32, pid: i32, files: &Path) -> Result<Container, Failure> {
+        let name = format!("{PREFIX}{}-{rank}", std::process::id());
+        let [cpu, disk] = ["cpu", "blkio"].map(|controller| Path::new(ROOT).join(controller).join(&name));
         for group in [&cpu, &disk] {
             fs::create_dir_all(group)?;
         }

@@ -30,8 +30,7 @@ impl Scene {
     pub(super) fn around(job: &Job, pids: BTreeMap<u32, i32>, has_containers: bool) -> Result<Scene, Failure> {
         let mut containers = BTreeMap::new();
         for (rank, pid) in pids.iter().filter(|_| has_containers) {
-            let name = format!("bench-diagnosis-{}-{rank}", std::process::id());
-            containers.insert(*rank, Container::around(&name, *pid, &job.files())?);
+            containers.insert(*rank, Container::around(*rank, *pid, &job.files())?);
         }
         Ok(Scene { pids, containers, held_up: None, is_narrow: false })
     }

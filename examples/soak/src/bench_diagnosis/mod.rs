@@ -73,6 +73,7 @@ pub fn enter_network() -> Option<String> {
 /// A training cannot be run, or the file cannot be read or written.
 pub async fn run(options: &Options, no_links: Option<String>) -> Result<(), Failure> {
     let no_containers = container::lacks();
+    container::remove_left();
     let located = tokio::task::spawn_blocking(|| venv::locate(&mut |line| println!("python        {line}")));
     let python = located.await??;
     let planned = plan(options, no_links.as_deref(), no_containers.as_deref());

@@ -20,6 +20,10 @@ fn each_is_refused_in_one_sentence() {
             "bench_core --kills 0",
             "error: invalid value '0' for '--kills <KILLS>': must be a whole number from 1 to 100000",
         ),
+        (
+            "bench_diagnosis --runs -1",
+            "error: invalid value '-1' for '--runs <RUNS>': must be a whole number from 0 to 10000",
+        ),
         ("bench_analysis --mib 0", "error: invalid value '0' for '--mib <MIB>': must be a whole number from 1 to 4096"),
         ("bench_recovery --n 0", "error: invalid value '0' for '--n <N>': must be a whole number from 1 to 10000"),
         (

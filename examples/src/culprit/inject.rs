@@ -14,7 +14,7 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 /// The interval at which a slowed rank is stopped.
-const PERIOD: Duration = Duration::from_millis(30);
+pub const PERIOD: Duration = Duration::from_millis(30);
 /// The part of each stop that the simulated accelerator compensates (`Device` in `train_traced.py`): its queue holds
 /// one kernel.
 const MADE_UP: Duration = Duration::from_millis(1);
@@ -153,8 +153,8 @@ pub enum Injected {
 }
 
 impl Injected {
-    /// Stops a process for `hold` in every period.
-    fn slowed(pid: Pid, hold: Duration) -> Injected {
+    /// Stops a process for `hold` in every [`PERIOD`].
+    pub fn slowed(pid: Pid, hold: Duration) -> Injected {
         let ends = Arc::new(AtomicBool::new(false));
         let reported = Arc::clone(&ends);
         let worker = thread::spawn(move || {

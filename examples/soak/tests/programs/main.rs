@@ -130,3 +130,14 @@ fn bench_trace_measures_python_programs_and_counts_every_collective() {
     assert!(figures["collectives_seen"].as_u64() > Some(3 * 30 * 2), "{figures}");
     assert!(figures["standbys_first_steps"]["steps_per_s"].as_f64() > Some(0.0), "{figures}");
 }
+
+#[test]
+fn bench_diagnosis_names_the_ranks_that_cause_hangs() {
+    if skips_torch("bench_diagnosis_names_the_ranks_that_cause_hangs") {
+        return;
+    }
+    let _alone = TORCH.lock().unwrap_or_else(PoisonError::into_inner);
+    let few = ["--runs", "1", "--kinds", "frozen,size", "--json"];
+    let account = account(&example("bench_diagnosis").args(few).output().expect("it runs"));
+    assert_eq!((&account["injected"], &account["correct"]), (&2.into(), &2.into()), "{account}");
+}

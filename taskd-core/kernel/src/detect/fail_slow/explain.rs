@@ -20,7 +20,7 @@ const MEMBERS_LATER: f32 = 0.3;
 const LATER_COUNT: u32 = 4;
 /// Fraction of all ranks above which a shift is an uneven load.
 const WIDE: f32 = 0.5;
-/// Minimum excess of the peers' wait over the rank's own wait, as a fraction of the excess of its computation.
+/// Minimum excess of the peers' wait over the rank's own wait, as a fraction of the excess of its own time.
 const WAITED_FOR: f32 = 0.4;
 /// A rank is not slower if its peers have become faster by more than this part of its shift.
 const PEERS_FASTER: f32 = 0.5;
@@ -178,6 +178,11 @@ impl Context<'_> {
             let cause = if of_rank == Cause::SlowRank { Cause::UnevenLoad } else { of_rank };
             return self.verdict(Component::Job, cause, all.clone(), run, all);
         }
+        // Without a waiting peer the job loses nothing. A slower computation was examined for this already.
+        let is_free = self.has_waits && run.wait() < WAITED_FOR * self.excess(rank, run);
+        if of_rank != Cause::SlowRank && is_free {
+            return Explanation::None;
+        }
         let mut is_open = false;
         let host = self.layout.hosts.ranks(self.layout.hosts.of[rank] as usize);
         let (slow, of) = self.others(rank, host);
@@ -271,11 +276,17 @@ impl Context<'_> {
         run.count < self.channel.tuning.count_min + LATER_COUNT
     }
 
+    /// Returns the excess as a fraction of the usual computation.
+    fn excess(&self, rank: usize, run: &Run) -> f32 {
+        let of = |values: &[f32]| values.get(rank).copied().unwrap_or(f32::NAN);
+        let is_log = self.channel.tuning.is_log;
+        if is_log { run.size().exp_m1() * of(&self.channel.level).exp() / of(self.scale) } else { run.shift() }
+    }
+
     /// Returns true if the excess matters beside the computation of a step.
     fn is_large(&self, rank: usize, run: &Run) -> bool {
-        let (Some(scale), Some(level)) = (self.scale.get(rank), self.channel.level.get(rank)) else { return false };
         let tuning = &self.channel.tuning;
-        !tuning.is_log || run.shift().exp_m1() * level.exp() >= tuning.share_min * scale
+        !tuning.is_log || self.excess(rank, run) >= tuning.share_min
     }
 
     /// Returns true if the peers wait longer than the unit.
@@ -303,7 +314,7 @@ impl Context<'_> {
         let scale = self.scale.get(rank).copied().unwrap_or(f32::NAN);
         let level = self.channel.level.get(rank).copied().unwrap_or(f32::NAN);
         let (usual, now, percent) = if self.channel.tuning.is_log {
-            (level.exp(), (level + run.shift()).exp(), run.shift().exp_m1() * 100.0)
+            (level.exp(), (level + run.size()).exp(), run.size().exp_m1() * 100.0)
         } else {
             (level * scale, (level + run.shift()) * scale, run.shift() * 100.0)
         };

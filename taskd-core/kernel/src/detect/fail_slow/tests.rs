@@ -161,7 +161,7 @@ fn run(grid: Grid, change: impl Fn(u32, &Place, &mut Row)) -> Vec<Change> {
         let rows = (0..).zip(layout.places()).map(|(rank, place)| {
             let noise =
                 1.0 + 0.002 * f32::from(u8::try_from((step * 7 + u64::from(rank) * 13) % 11).unwrap_or_default());
-            let mut row = [100.0, 30.0, 20.0, 5.0, 2.0, 0.0, 33.0, 90.0].map(|value: f32| value * noise);
+            let mut row = [100.0, 30.0, 20.0, 5.0, 2.0, 1.0, 33.0, 90.0].map(|value: f32| value * noise);
             if step >= 60 {
                 change(rank, place, &mut row);
             }
@@ -241,6 +241,34 @@ fn ranks_of_which_only_the_peers_seem_faster_are_not_blamed() {
     assert_eq!(slow_rank_hides_work(grid, |rank| rank == 2), [(Component::Rank(0), Cause::SlowRank)]);
     let grid = Grid { dp: 4, tp: 2, pp: 1, ..grid };
     assert_eq!(slow_rank_hides_work(grid, |rank| rank == 1), [(Component::Rank(0), Cause::SlowRank)]);
+}
+
+#[test]
+fn slow_storage_for_which_no_rank_waits_is_not_blamed() {
+    for series in [Series::Data, Series::Checkpoint] {
+        let play = |waited_for: f32| {
+            run(GRID, |rank, _, row| {
+                if rank == 5 {
+                    row[series as usize] += 30.0;
+                    row[Series::Wait as usize] -= waited_for;
+                }
+            })
+        };
+        assert_eq!(named(&play(0.0)), [], "{series:?}: the rank has been faster elsewhere");
+        assert_eq!(named(&play(29.0)).len(), 1, "{series:?}");
+    }
+}
+
+#[test]
+fn a_short_checkpoint_that_becomes_very_long_is_blamed_with_its_time() {
+    let found = run(GRID, |rank, _, row| {
+        let excess = if rank == 5 { 100.0 } else { 0.0 };
+        row[Series::Checkpoint as usize] += excess;
+        row[Series::Wait as usize] += 100.0 - excess;
+    });
+    let [Change::Found(verdict)] = &found[..] else { panic!("{found:?}") };
+    assert_eq!((&verdict.component, verdict.cause), (&Component::Rank(5), Cause::SlowCheckpoint));
+    assert!(verdict.evidence[0].value.is_some_and(|ms| ms > 90.0), "{verdict:?}");
 }
 
 #[test]

@@ -55,12 +55,20 @@ pub(super) struct Run {
     pub(super) count: u32,
     sum: f32,
     wait: f32,
+    /// The smallest of the latest three deviations.
+    sustained: f32,
 }
 
 impl Run {
     /// Returns the mean deviation.
     pub(super) fn shift(&self) -> f32 {
         self.sum / precise(self.count).max(1.0)
+    }
+
+    /// Returns the size of the shift. The mean is limited, so that of a large shift is too small: then the size is what
+    /// the latest three values have in common.
+    pub(super) fn size(&self) -> f32 {
+        self.shift().max(self.sustained)
     }
 
     /// Returns the mean of the additional figure.
@@ -78,6 +86,8 @@ struct Unit {
     seen: f32,
     scores: [f32; BANK],
     runs: [Run; BANK],
+    /// The latest deviations.
+    recent: [f32; 3],
     /// Shift of a blamed unit; zero for others.
     blamed: f32,
     back: f32,
@@ -123,7 +133,7 @@ impl Track {
             let base = if is_slow(unit) { 0.0 } else { usual };
             let sigma = deviation(&mut column, usual).max(floor);
             let (scores, runs) = ([0.0; BANK], [Run::default(); BANK]);
-            Unit { base, sigma, seen: precise(seen), scores, runs, blamed: 0.0, back: 0.0 }
+            Unit { base, sigma, seen: precise(seen), scores, runs, recent: [0.0; 3], blamed: 0.0, back: 0.0 }
         };
         let mut units: Vec<Unit> = (0..units).map(of_unit).collect();
         // From few values the scatter of a single unit is uncertain, so no unit has less than the median of all.
@@ -161,6 +171,7 @@ impl Track {
             return Change::None;
         }
         let z = value - unit.base;
+        unit.recent = [z, unit.recent[0], unit.recent[1]];
         let inverse = 1.0 / (unit.sigma * unit.sigma);
         if unit.blamed > 0.0 {
             let ratio = (unit.blamed * unit.blamed / 2.0 - unit.blamed * z) * inverse;
@@ -207,7 +218,8 @@ impl Track {
     pub(super) fn run(&self, at: usize, limits: &Limits) -> Option<(Run, bool)> {
         let unit = self.units.get(at)?;
         let k = (0..BANK).rev().find(|k| unit.scores[*k] >= limits.threshold)?;
-        Some((unit.runs[k], k == 0))
+        let sustained = unit.recent.into_iter().fold(f32::INFINITY, f32::min);
+        Some((Run { sustained, ..unit.runs[k] }, k == 0))
     }
 
     /// Returns the mean shift of a unit in its current run: the longest one if there are several.

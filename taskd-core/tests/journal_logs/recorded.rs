@@ -16,7 +16,6 @@ use taskd_core::journal::*;
 use taskd_core::kernel::*;
 use taskd_core::launch::*;
 use taskd_core::recover::*;
-use taskd_core::state::{HostHistory, HostIncident};
 use taskd_core::trace::switches::Requested;
 use taskd_core::trace::*;
 
@@ -91,14 +90,6 @@ fn every_input(version: u32) -> Vec<Input> {
     .chain((version >= 6).then_some(Input::WallClock { unix_ms: 1_782_875_564_123 }))
     .chain((version >= 9).then(|| Input::HostHistory(Box::new(host_history()))))
     .collect()
-}
-
-fn host_history() -> HostHistory {
-    let mut history = HostHistory::new().with_dropped(1);
-    let at = WallTime::from_unix_ms(1_782_000_000_000);
-    let (class, job) = (Name::new("device"), Name::new("earlier"));
-    history.record(&NodeId(Name::new("n0")), HostIncident { at, class, job, incident: IncidentId(3) });
-    history
 }
 
 /// All that control links bring.

@@ -124,7 +124,7 @@ fn the_report_names_the_top_hosts_and_their_share() {
     let expected = "\
 10 incidents on 4 hosts since 1970-04-11T00:00:00.000Z; the first 2 of them had 80 %
 host     incidents   share  in 14 days  score  last, classes
-node-07          6    60 %           6   5.17  device, 1 day ago (device 6)
+node-07          6    60 %           6   5.25  device, 1 day ago (device 6)
 node-02          2    20 %           2   1.60  device, 5 days ago (device 2)
 ";
     assert_eq!(history.report(2, day(106)), expected);

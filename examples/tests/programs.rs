@@ -53,7 +53,11 @@ fn host_history_records_what_was_injected_and_avoids_those_hosts() {
     assert_eq!(placed[0], serde_json::json!(["host-0", "host-1", "host-2"]), "nothing is known yet: {account}");
     let avoids = |job: usize| !placed[job].as_array().expect("hosts").contains(&injected[0]);
     assert!(avoids(1), "{account}");
-    assert_eq!(placed[2].as_array().map(|hosts| &hosts[..2]), Some(&["host-2".into(), "host-3".into()][..]), "{account}");
+    assert_eq!(
+        placed[2].as_array().map(|hosts| &hosts[..2]),
+        Some(&["host-2".into(), "host-3".into()][..]),
+        "{account}"
+    );
 }
 
 #[test]

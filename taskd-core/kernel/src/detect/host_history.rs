@@ -19,12 +19,12 @@ impl HostHistory {
     /// classes. `None` if it had none.
     #[must_use]
     pub fn evidence(&self, host: &NodeId, now: WallTime) -> Option<Evidence> {
-        let (recent, all) = self.recent(host, now);
+        let recent = self.recent(host, now);
         if recent.is_empty() {
             return None;
         }
-        let (count, days) = (recent.len(), HOST_PERIOD_DAYS);
-        let classes = host_incident_classes(recent.into_iter());
+        let (count, all, days) = (recent.len(), self.recent_count(now), HOST_PERIOD_DAYS);
+        let classes = host_incident_classes(recent);
         let text = format!("{host} had {count} of the last {all} incidents of all hosts in {days} days ({classes})");
         #[allow(clippy::cast_precision_loss, reason = "a small number of incidents")]
         let evidence = Evidence::figure(HOST_INCIDENTS, count as f64, None, text);

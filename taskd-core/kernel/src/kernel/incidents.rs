@@ -6,7 +6,8 @@
 use super::correlation::{Joined, Place};
 use super::guards::is_silence_of_guard;
 use super::plans::PlanId;
-use super::{Branch, Chosen, DropReason, Event, HoldReason, Kernel, plans};
+use super::{Branch, Chosen, DropReason, Event, HoldReason, Kernel, State, plans};
+use crate::detect::host_history::HOST_INCIDENTS;
 use crate::detect::{Fault, FaultClass, Finding, OPERATOR};
 use crate::job::{Domain, IncidentId, JobTime, Name, NodeId, Seq};
 use crate::recover::FAULTS_PER_INCIDENT_MAX;
@@ -159,9 +160,19 @@ impl Open {
     }
 }
 
-/// Adds the history of the host at fault as evidence, if the job has a history and the host had incidents.
-fn with_host_history(fault: Fault, view: &View) -> Fault {
-    let evidence = || view.host_history.as_ref()?.evidence(fault.host_at_fault(view)?, view.wall?);
+/// Adds the history of the host at fault as evidence, if the job has a history and the host had incidents. An open
+/// incident states it once for a host, not for each of its ranks.
+fn with_host_history(fault: Fault, State { view, incidents, .. }: &State) -> Fault {
+    let evidence = || {
+        let (history, host) = (view.host_history.as_ref()?, fault.host_at_fault(view)?);
+        let evidence = history.evidence(host, view.wall?)?;
+        let states_it = |known: &Fault| {
+            let has = known.evidence.iter().any(|clue| clue.what == HOST_INCIDENTS);
+            has && known.host_at_fault(view) == Some(host)
+        };
+        let is_stated = incidents.values().flat_map(|open| &open.incident.faults).any(states_it);
+        (!is_stated).then_some(evidence)
+    };
     match evidence() {
         Some(evidence) => fault.with_evidence(evidence),
         None => fault,
@@ -181,7 +192,7 @@ impl Kernel {
     }
 
     fn blame(&mut self, fault: Fault) {
-        let fault = with_host_history(fault, &self.state.view);
+        let fault = with_host_history(fault, &self.state);
         let Some(Place { fault, incident, others }) = self.correlation().place(fault) else { return };
         others.into_iter().for_each(|other| self.merge(incident, other));
         self.join(incident, fault);

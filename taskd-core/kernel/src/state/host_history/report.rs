@@ -13,7 +13,7 @@ impl HostHistory {
     #[must_use]
     pub fn line(&self, host: &NodeId, now: WallTime) -> Option<String> {
         let last = self.hosts.get(host)?.last()?;
-        let recent = self.recent(host, now).0.len();
+        let recent = self.recent(host, now).len();
         let all = self.hosts.get(host)?.len();
         let count = match recent {
             0 => format!("{all} {}, none in {PERIOD_DAYS} days", incidents(all)),
@@ -48,11 +48,11 @@ impl HostHistory {
         let heads = format!("{:<width$}  incidents   share  in {PERIOD_DAYS} days  score  last, classes", "host");
         let _ = writeln!(text, "{heads}");
         for (host, of) in hosts {
-            let recent = self.recent(host, now).0.len();
+            let recent = self.recent(host, now).len();
             let (all, part) = (of.len(), share(of.len(), self.count));
             let (whole, hundredths) = parts(self.score(host, now));
             let last = of.last().map(|last| format!("{}, {}", last.class, ago(age_ms(last, now)))).unwrap_or_default();
-            let classes = classes(of.iter());
+            let classes = classes(of);
             let name = host.0.as_str();
             let _ = writeln!(
                 text,
@@ -74,9 +74,9 @@ fn share(part: usize, all: usize) -> String {
 }
 
 /// Returns the number of incidents of each class.
-pub(crate) fn classes<'a>(incidents: impl Iterator<Item = &'a HostIncident>) -> String {
+pub(crate) fn classes(incidents: &[HostIncident]) -> String {
     let mut classes: BTreeMap<&Name, usize> = BTreeMap::new();
-    incidents.for_each(|incident| *classes.entry(&incident.class).or_default() += 1);
+    incidents.iter().for_each(|incident| *classes.entry(&incident.class).or_default() += 1);
     let classes: Vec<String> = classes.into_iter().map(|(class, count)| format!("{class} {count}")).collect();
     classes.join(", ")
 }

@@ -64,7 +64,7 @@ fn main() -> ExitCode {
             None => {
                 let dir = tempfile::Builder::new().prefix("taskd-host-history-").tempdir()?;
                 let file = HostHistoryFile::new(dir.path().join("hosts.jsonl"));
-                let account = jobs(dir.path(), &file).await?;
+                let account = Box::pin(jobs(dir.path(), &file)).await?;
                 show(&file, options.top)?;
                 program::print(&account, options.json, || {
                     format!("injected {:?}, recorded {:?}", account.injected, account.recorded)
@@ -90,7 +90,7 @@ fn show(file: &HostHistoryFile, top: usize) -> Result<(), Failure> {
 async fn jobs(dir: &Path, file: &HostHistoryFile) -> Result<Account, Failure> {
     let mut account = Account::default();
     for (number, victim) in VICTIMS.into_iter().enumerate() {
-        let placed = job(&dir.join(format!("job-{number}")), file, victim).await?;
+        let placed = Box::pin(job(&dir.join(format!("job-{number}")), file, victim)).await?;
         println!("job {number}: ranks on {}; rank {victim} is killed", placed.join(", "));
         account.injected.extend(placed.get(victim as usize).cloned());
         account.placed.push(placed);
@@ -127,11 +127,11 @@ async fn job(dir: &Path, file: &HostHistoryFile, victim: u32) -> Result<Vec<Stri
         .launcher(Arc::clone(&fleet));
     let runtime = hosts.iter().enumerate().fold(runtime, heartbeats).build()?;
     let story = async {
-        let started = running(&*fleet, 1).await?;
+        let started = running(&fleet, 1).await?;
         let pid = started.iter().find(|status| status.proc == ProcId::rank(victim, 1)).and_then(|status| status.pid);
         let pid = pid.and_then(|pid| Pid::from_raw(i32::try_from(pid).ok()?)).ok_or("the rank has no process")?;
         kill_process(pid, Signal::KILL)?;
-        running(&*fleet, 2).await?;
+        running(&fleet, 2).await?;
         std::fs::write(&end, "")?;
         let host = |status: ProcStatus| status.node.map(|node| node.0.to_string()).unwrap_or_default();
         Ok::<_, Failure>(started.into_iter().map(host).collect::<Vec<_>>())

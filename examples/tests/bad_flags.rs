@@ -50,6 +50,10 @@ fn each_is_refused_in_one_sentence() {
         ("observe --pairs", "error: a value is required for '--pairs <PAIRS>' but none was supplied".into()),
         ("observe --job 3", "error: unexpected argument '--job' found".into()),
         ("observe watch --agent 1", "error: the following required arguments were not provided:".into()),
+        (
+            "host_history --top 0",
+            "error: invalid value '0' for '--top <TOP>': must be a whole number from 1 to 4096".into(),
+        ),
         ("custom_plugin --jsno", "error: unexpected argument '--jsno' found".into()),
     ];
     for (command_line, sentence) in sentences {

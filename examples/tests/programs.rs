@@ -46,6 +46,21 @@ fn custom_plugin_starts_the_lost_rank_alone() {
 }
 
 #[test]
+fn host_history_records_what_was_injected_and_avoids_those_hosts() {
+    let account = account(&example("host_history").arg("--json").output().expect("it runs"));
+    assert_eq!(account["equal"], true, "{account}");
+    let (injected, placed) = (&account["injected"], &account["placed"]);
+    assert_eq!(placed[0], serde_json::json!(["host-0", "host-1", "host-2"]), "nothing is known yet: {account}");
+    let avoids = |job: usize| !placed[job].as_array().expect("hosts").contains(&injected[0]);
+    assert!(avoids(1), "{account}");
+    assert_eq!(
+        placed[2].as_array().map(|hosts| &hosts[..2]),
+        Some(&["host-2".into(), "host-3".into()][..]),
+        "{account}"
+    );
+}
+
+#[test]
 fn a_simulation_breaks_no_invariant_and_notices_every_missing_check() {
     let output = example("simulate").args(["--json", "--seeds", "5", "--from", "200"]).output().expect("it runs");
     let account = account(&output);

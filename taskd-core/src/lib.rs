@@ -60,7 +60,9 @@ pub use taskd_runtime::delegate;
 #[doc(inline)]
 pub use taskd_runtime::schema;
 #[doc(inline)]
-pub use taskd_runtime::{detect, job, journal, kernel, launch, recover, runtime, secrets, state, trace, worker};
+pub use taskd_runtime::{
+    detect, host_history, job, journal, kernel, launch, recover, runtime, secrets, state, trace, worker,
+};
 #[doc(no_inline)]
 pub use taskd_runtime::{
     detect::FaultDetector,

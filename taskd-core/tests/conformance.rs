@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use taskd_core::detect::{
     self, ExitDetector, FailSlowDetector, FaultDetectorExt, HangDetector, LogPatternDetector, NumericalDetector,
-    ShrunkDetector, SlowRankDetector, host_history::HostHistory,
+    ShrunkDetector, SlowRankDetector,
 };
 use taskd_core::job::{Domain, ErrorReport, Name, Rank};
 use taskd_core::launch::{LauncherExt, RecorderSource};
@@ -97,7 +97,6 @@ fn a_log_pattern_detector_passes_the_suite_with_known_lines() {
         timeline.rank(at % 4, signal).wait(Duration::from_secs(1))
     });
     conformance::fault_detector(LogPatternDetector::default).with_timeline(timeline).assert();
-    conformance::fault_detector(|| HostHistory::new().with_evidence(ExitDetector::default(), 0)).assert();
 }
 
 #[test]

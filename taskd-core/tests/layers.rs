@@ -13,7 +13,10 @@ use std::path::Path;
 /// Each package with its modules, from the lowest to the highest. A module may use those before it.
 const PACKAGES: [(&str, &[&str]); 2] = [
     ("kernel", &["redact", "job", "state", "trace", "detect", "recover", "kernel"]),
-    ("runtime", &["private", "proc_fs", "trace", "secrets", "worker", "launch", "journal", "runtime", "schema"]),
+    (
+        "runtime",
+        &["private", "proc_fs", "trace", "secrets", "worker", "launch", "journal", "host_history", "runtime", "schema"],
+    ),
 ];
 /// The macro names the traits of all plugins.
 const OUTSIDE: [&str; 2] = ["delegate", "lib"];

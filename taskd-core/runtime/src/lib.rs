@@ -5,6 +5,7 @@
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
 mod delegate;
+pub mod host_history;
 pub mod journal;
 pub mod launch;
 mod private;

@@ -172,6 +172,22 @@ pub(crate) fn read(path: &Path, most: u64) -> io::Result<Vec<u8>> {
 /// # Errors
 /// Returns the error of the system call that failed.
 pub(crate) fn write(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    replace(path, bytes, false)
+}
+
+/// Replaces a file atomically like [`write`], also with regard to a power failure: the file then has its former or its
+/// new content.
+///
+/// # Errors
+/// Returns the error of the system call that failed. The file has its former content, unless only the directory could
+/// not be synced.
+pub(crate) fn write_durably(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    replace(path, bytes, true)?;
+    let dir = path.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    File::open(dir)?.sync_all()
+}
+
+fn replace(path: &Path, bytes: &[u8], is_durable: bool) -> io::Result<()> {
     let mut new = path.as_os_str().to_owned();
     new.push(".new");
     let new = PathBuf::from(new);
@@ -180,7 +196,11 @@ pub(crate) fn write(path: &Path, bytes: &[u8]) -> io::Result<()> {
         _ => (), // left by a writer that was killed
     }
     let mut file = open_with(&new, OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL)?;
-    file.write_all(bytes)?;
+    let written = file.write_all(bytes).and_then(|()| if is_durable { file.sync_all() } else { Ok(()) });
+    if written.is_err() {
+        let _ = fs::remove_file(&new); // a part of it would occupy a full disk
+    }
+    written?;
     fs::rename(&new, path)
 }
 

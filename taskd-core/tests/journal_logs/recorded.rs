@@ -26,7 +26,8 @@ const fn steps_of(version: u32) -> usize {
         3 => 156,
         4 => 157,
         5 => 167,
-        _ => 169,
+        6..=8 => 169,
+        _ => 170,
     }
 }
 
@@ -87,6 +88,7 @@ fn every_input(version: u32) -> Vec<Input> {
     .chain(every_order(version))
     .chain(every_word(version))
     .chain((version >= 6).then_some(Input::WallClock { unix_ms: 1_782_875_564_123 }))
+    .chain((version >= 9).then(|| Input::HostHistory(Box::new(host_history()))))
     .collect()
 }
 
@@ -359,7 +361,7 @@ fn a_log_of_a_newer_version_is_refused_with_instructions() {
     let refusal = dump_error(dir.path());
     assert!(
         refusal.contains(
-            "has version 9 of the log format, this program reads up to 8: use the version of this program \
+            "has version 10 of the log format, this program reads up to 9: use the version of this program \
                           that wrote it or a newer one, or move it away"
         ),
         "{refusal}"

@@ -11,7 +11,7 @@ use taskd_core::journal::{Header, Journal, JournalConfig, JournalCounts, PluginI
 use taskd_core::kernel::*;
 use taskd_core::launch::*;
 use taskd_core::recover::*;
-use taskd_core::state::View;
+use taskd_core::state::{HostHistory, HostIncident, View};
 use taskd_core::trace::{DecodeError, Observation, Signal, switches};
 
 /// Long enough for any disk that works at all.
@@ -340,4 +340,13 @@ pub(crate) fn files_of(dir: &Path, log: &str) -> Vec<PathBuf> {
 /// Steps as text: figures that are not numbers are unequal to themselves.
 pub(crate) fn text(steps: &[Step]) -> Vec<String> {
     steps.iter().map(|s| format!("{s:?}")).collect()
+}
+
+/// A history of hosts with one incident, and one that was dropped before.
+pub(crate) fn host_history() -> HostHistory {
+    let mut history = HostHistory::new().with_dropped(1);
+    let at = WallTime::from_unix_ms(1_782_000_000_000);
+    let (class, job) = (Name::new("device"), Name::new("earlier"));
+    history.record(&NodeId(Name::new("n0")), HostIncident { at, class, job, incident: IncidentId(3) });
+    history
 }

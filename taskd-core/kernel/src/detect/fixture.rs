@@ -47,6 +47,8 @@ impl Scene {
             guards: BTreeMap::new(),
             on_trial: None,
             rendezvous_service: None,
+            host_history: None,
+            wall: None,
         };
         let mut scene = Scene { view };
         scene.run_all();

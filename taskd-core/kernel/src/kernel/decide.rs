@@ -140,6 +140,7 @@ impl Kernel {
                 "no process runs on it: cordoned".to_owned()
             }
         };
+        self.host_incidents().decided(id);
         self.close(id, &how, None);
         true
     }
@@ -198,6 +199,7 @@ impl Kernel {
         };
         self.state.ledger.decided(&decision, &self.state.view);
         let last_words = decision.last_words();
+        self.host_incidents().decided(id);
         self.outbox().announce(Some(id), Event::Decided(Box::new(decision)));
         if let Some((why, _)) = held {
             self.maybe_complete = true; // all ranks may have finished while this was undecided

@@ -6,9 +6,10 @@
 use super::correlation::{Joined, Place};
 use super::guards::is_silence_of_guard;
 use super::plans::PlanId;
-use super::{Branch, Chosen, DropReason, Event, HoldReason, Kernel, plans};
+use super::{Branch, Chosen, DropReason, Event, HoldReason, Kernel, State, plans};
+use crate::detect::host_history::HOST_INCIDENTS;
 use crate::detect::{Fault, FaultClass, Finding, OPERATOR};
-use crate::job::{Domain, IncidentId, JobTime, Name, Seq};
+use crate::job::{Domain, IncidentId, JobTime, Name, NodeId, Seq};
 use crate::recover::FAULTS_PER_INCIDENT_MAX;
 use crate::recover::{Action, Incident};
 use crate::state::View;
@@ -62,6 +63,9 @@ pub(super) struct Open {
     /// True if the recovery on trial at the time of its opening has been charged.
     #[serde(default)]
     pub(super) tried: bool,
+    /// Hosts against which the incident was recorded.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    pub(super) recorded_hosts: BTreeSet<NodeId>,
 }
 
 /// A decision that is held.
@@ -96,6 +100,7 @@ impl Open {
             charged: BTreeMap::new(),
             cancelled: BTreeMap::new(),
             tried: false,
+            recorded_hosts: BTreeSet::new(),
         }
     }
 
@@ -108,6 +113,7 @@ impl Open {
         self.approved.extend(other.approved);
         self.declined.extend(other.declined);
         self.tried |= other.tried;
+        self.recorded_hosts.extend(other.recorded_hosts);
         for (strategy, times) in other.charged {
             *self.charged.entry(strategy).or_default() += times;
         }
@@ -154,6 +160,25 @@ impl Open {
     }
 }
 
+/// Adds the history of the host at fault as evidence, if the job has a history and the host had incidents. An open
+/// incident states it once for a host, not for each of its ranks.
+fn with_host_history(fault: Fault, State { view, incidents, .. }: &State) -> Fault {
+    let evidence = || {
+        let (history, host) = (view.host_history.as_ref()?, fault.host_at_fault(view)?);
+        let evidence = history.evidence(host, view.wall?)?;
+        let states_it = |known: &Fault| {
+            let has = known.evidence.iter().any(|clue| clue.what == HOST_INCIDENTS);
+            has && known.host_at_fault(view) == Some(host)
+        };
+        let is_stated = incidents.values().flat_map(|open| &open.incident.faults).any(states_it);
+        (!is_stated).then_some(evidence)
+    };
+    match evidence() {
+        Some(evidence) => fault.with_evidence(evidence),
+        None => fault,
+    }
+}
+
 impl Kernel {
     pub(super) fn take_findings(&mut self) {
         for finding in self.found.drain().collect::<Vec<_>>() {
@@ -167,6 +192,7 @@ impl Kernel {
     }
 
     fn blame(&mut self, fault: Fault) {
+        let fault = with_host_history(fault, &self.state);
         let Some(Place { fault, incident, others }) = self.correlation().place(fault) else { return };
         others.into_iter().for_each(|other| self.merge(incident, other));
         self.join(incident, fault);

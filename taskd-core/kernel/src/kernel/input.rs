@@ -4,7 +4,7 @@ use super::order::{Order, OrderEnvelope};
 use crate::detect::Fault;
 use crate::job::{CommandId, Domain, JobSpec, Name};
 use crate::recover::{Failure, TargetReply};
-use crate::state::{Change, Listing};
+use crate::state::{Change, HostHistory, Listing};
 use crate::trace::Observation;
 use crate::trace::switches::Mode;
 use serde::{Deserialize, Serialize};
@@ -45,11 +45,15 @@ pub enum Input {
     /// An operator gave an order.
     Ordered(Box<OrderEnvelope>),
     /// Wall-clock time at the job time of this input. Sent after each start, and whenever the wall clock and job time
-    /// have diverged. Used for display only.
+    /// have diverged. Used for display, and for the age of incidents in the history of hosts.
     WallClock {
         /// Wall-clock time as Unix time, in milliseconds.
         unix_ms: u64,
     },
+    /// Incidents of hosts in earlier jobs and starts. Sent after [`Input::Start`], if the runtime keeps such a history:
+    /// among otherwise equal hosts, ranks are then placed on those with fewer incidents, and the kernel records the
+    /// incidents of this job.
+    HostHistory(Box<HostHistory>),
 }
 
 impl Input {

@@ -6,13 +6,15 @@
 use super::budget::Budget;
 use super::plans::PlanId;
 use super::plugins::plugin_fault;
-use super::{Branch, HoldReason, Input, Kernel, Outcome, Request, Start, State, worlds};
+use super::{Branch, Event, HoldReason, Input, Kernel, Outcome, Request, Start, State, worlds};
+use crate::detect::host_history::HOST_PASSED_OVER;
 use crate::detect::{Damage, Evidence, Fault, FaultClass, OPERATOR, Suspect};
-use crate::job::{Counted, Domain, JobTime, Name, ProcId, Role, Termination};
+use crate::job::{Counted, Domain, JobTime, Name, NodeId, ProcId, Role, Termination, World};
 use crate::recover::stages::{STOP_MARGIN, end_all, start_all};
 use crate::recover::{Action, Cost, Failure, PlanExecution, Proposal, Stage};
-use crate::state::{ProcStatus, View};
+use crate::state::{ProcStatus, View, placement};
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -130,6 +132,7 @@ impl Kernel {
                 }
             });
         }
+        let (world, avoided) = seated_by_history(world, view);
         let world = Arc::new(world);
         let mut stages = Vec::new();
         if !strays.is_empty() {
@@ -140,6 +143,10 @@ impl Kernel {
         stages.push(start_all(Name::new("start"), world, view));
         self.state.life = Life::Starting;
         self.begin(PlanId::Start, Name::new("start"), plain(stages, "the job starts"));
+        for (host, line) in avoided {
+            let clue = Evidence::text(HOST_PASSED_OVER, format!("passed over: {line}"));
+            self.outbox().announce(None, Event::Noted { about: Domain::Node(host), clue });
+        }
     }
 
     /// The first start, or a recovery in its place, has succeeded.
@@ -244,6 +251,14 @@ impl Kernel {
         }
         self.state.ledger.finished(outcome, reason, self.state.view.now);
     }
+}
+
+/// Returns the first world with the ranks on hosts, if the history of hosts tells these apart, and the hosts that were
+/// passed over. Otherwise the launcher chooses the hosts.
+fn seated_by_history(world: World, view: &View) -> (World, BTreeMap<NodeId, String>) {
+    let Some(seats) = placement::first(view, &world) else { return (world, BTreeMap::new()) };
+    let avoided = placement::passed_over(view, &seats, |view| placement::spread(view, &world));
+    (world.located(|proc| seats.get(&proc.role.rank()?)?.node.clone()), avoided)
 }
 
 /// Returns true if all ranks of the world have completed successfully.

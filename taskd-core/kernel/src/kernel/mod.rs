@@ -14,6 +14,7 @@
 //! | `guards` | state of the hosts' guards, and what has to wait for them |
 //! | `links` | control links of processes, and reports that have yet to arrive on them |
 //! | `hosts` | hosts that are taken out of the job |
+//! | `host_incidents` | the history of hosts, and what this job adds to it |
 //! | `worlds` | what the next world changes |
 //! | `plugins` | calls detectors and strategies |
 //! | `replicas` | which ranks hold the same state, by checksum |
@@ -61,6 +62,7 @@
 //! | `Links` | links of processes, replicas |
 //! | `Guards` | guards, the mark of processes that end with one |
 //! | `Hosts` | hosts, cordons, removals |
+//! | `HostIncidents` | history of hosts, and the hosts against which an incident was recorded |
 //! | `Worlds` | world, generation of its processes, replicas, in-memory checkpoints, shrunk periods |
 //! | `Commands` | wanted processes, awaited answers |
 //! | `Answers` | awaited answers, processes that never started |
@@ -94,6 +96,7 @@ mod dry_run;
 pub mod exit_code;
 mod explain;
 mod guards;
+mod host_incidents;
 mod hosts;
 mod in_memory_checkpoints;
 mod incidents;
@@ -244,7 +247,11 @@ impl Kernel {
             Input::Deadline => self.expire(),
             Input::Slept { nanos } => self.slept(*nanos),
             Input::Ordered(ordered) => self.ordered(ordered),
-            Input::WallClock { unix_ms } => self.state.calendar.note(self.state.view.now, *unix_ms),
+            Input::WallClock { unix_ms } => {
+                self.state.calendar.note(self.state.view.now, *unix_ms);
+                self.host_incidents().pass_time();
+            }
+            Input::HostHistory(history) => self.host_incidents().take(history),
         }
         self.take_findings();
         self.settle();
@@ -277,6 +284,7 @@ impl Kernel {
         view.mending = incidents.values().any(|open| open.held.is_none());
         budget.pass(view.now, healthy, &view.spec.policy.budget);
         Trial::pass(trial, view.now, &mut view.on_trial);
+        self.host_incidents().pass_time();
     }
 
     /// Advances plans and decides incidents until nothing changes. Each round ends a stage or decides an incident, and

@@ -10,6 +10,7 @@ use super::closing::Closing;
 use super::commands::{Commands, Pending, TimeLimits};
 use super::correlation::Correlation;
 use super::guards::{Guards, SilentGuards};
+use super::host_incidents::{HostIncidents, Recorded};
 use super::hosts::{Cordon, Hosts};
 use super::in_memory_checkpoints::{InMemoryCheckpoints, Memory};
 use super::incidents::Open;
@@ -103,6 +104,9 @@ pub(super) struct State {
     /// Orders received from operators.
     #[serde(default)]
     pub(super) orders: Orders,
+    /// Incidents that this job has recorded against hosts.
+    #[serde(default, skip_serializing_if = "Recorded::is_empty")]
+    pub(super) recorded: Recorded,
 }
 
 impl State {
@@ -140,6 +144,7 @@ impl State {
             smaller: SmallerTimes::default(),
             calendar: Calendar::default(),
             orders: Orders::default(),
+            recorded: Recorded::default(),
         }
     }
 }
@@ -183,6 +188,11 @@ impl Kernel {
         let State { view, cordons, removals, counts, .. } = &mut self.state;
         let View { now, spec, nodes, .. } = view;
         Hosts { now: *now, cap: spec.policy.node_removals, nodes, cordons, removals, counts }
+    }
+
+    pub(super) fn host_incidents(&mut self) -> HostIncidents<'_> {
+        let State { view, incidents, calendar, recorded, .. } = &mut self.state;
+        HostIncidents { view, incidents, calendar, recorded }
     }
 
     pub(super) fn worlds(&mut self) -> Worlds<'_> {

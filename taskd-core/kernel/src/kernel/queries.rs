@@ -3,9 +3,9 @@
 use super::ledger::Reporter;
 use super::status::StatusReader;
 use super::{Counts, Explanation, IncidentReport, JobReport, JobStatus, Kernel, OrderReport, State};
-use crate::job::{IncidentId, JobTime, Seq, WallTime};
+use crate::job::{IncidentId, JobTime, NodeId, Seq, WallTime};
 use crate::recover::RecoveryStrategy;
-use crate::state::View;
+use crate::state::{HostIncident, View};
 
 impl Kernel {
     /// Returns the current state of the job.
@@ -51,6 +51,20 @@ impl Kernel {
     #[must_use]
     pub fn wall(&self, at: JobTime) -> Option<WallTime> {
         self.state.calendar.wall(at)
+    }
+
+    /// Returns the incidents of hosts that this job has recorded after its first `known` ones. Only the newest 1024 are
+    /// kept. Empty without [`Input::HostHistory`](super::Input::HostHistory).
+    #[doc(hidden)]
+    pub fn recorded_host_incidents(&self, known: u64) -> impl Iterator<Item = &(NodeId, HostIncident)> {
+        self.state.recorded.after(known)
+    }
+
+    /// Returns the number of incidents of hosts that this job has recorded.
+    #[doc(hidden)]
+    #[must_use]
+    pub const fn recorded_host_incidents_count(&self) -> u64 {
+        self.state.recorded.count()
     }
 
     /// Returns the report of the job until now.

@@ -53,6 +53,7 @@ pub fn input(input: &Input) -> String {
             format!("{id} of {by} ({reason}): {order}")
         }
         Input::WallClock { unix_ms } => format!("wall clock: {}", WallTime::from_unix_ms(*unix_ms)),
+        Input::HostHistory(history) => format!("host history: {} incidents", history.len()),
         Input::Slept { nanos } => format!("slept: the supervisor did not run for {}", JobTime::from_nanos(*nanos)),
     }
 }

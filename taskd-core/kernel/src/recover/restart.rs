@@ -112,10 +112,14 @@ impl Restart {
         let seats = seats(&usable, &before, suspected_place(incident))?;
         let left = before.values().filter_map(|seat| seat.node.as_ref()).filter(|node| broken.contains(node));
         let left: BTreeSet<NodeId> = left.filter(|node| view.is_ready(node)).cloned().collect();
+        let avoided = placement::passed_over_text(&usable, &seats, |view| {
+            self::seats(view, &before, suspected_place(incident)).ok()
+        });
         let moved = before.iter().filter(|(rank, seat)| seats.get(rank) != Some(seat)).count();
         let world = Arc::new(next_world(view, counted, seats));
         let elsewhere = if moved > 0 { format!(", {moved} of them in another place") } else { String::new() };
-        let reason = format!("all {} ranks restart from the last checkpoint, if there is one{elsewhere}", world.size());
+        let reason =
+            format!("all {} ranks restart from the last checkpoint, if there is one{elsewhere}{avoided}", world.size());
         let nodes_removed = u32::try_from(left.len()).unwrap_or(u32::MAX);
         let mut stop = stop(incident, view);
         if !left.is_empty() {

@@ -6,6 +6,7 @@ mod change;
 mod checkpoint;
 mod control_link;
 mod directive;
+mod host_history;
 #[doc(hidden)]
 pub mod placement;
 mod replicas;
@@ -27,5 +28,7 @@ pub use directive::{
     CHECKPOINT_DIR_VARIABLE, DISABLED_DIRECTIVES_VARIABLE, Directive, DirectiveBatch, Endpoint,
     IN_MEMORY_CHECKPOINT_EVERY_VARIABLE, IN_MEMORY_CHECKPOINT_LATE_VARIABLE, JOIN_VARIABLE, Peer,
 };
+pub use host_history::{HOSTS_MAX, HostHistory, HostIncident, INCIDENTS_MAX, INCIDENTS_TOTAL_MAX};
+pub(crate) use host_history::{PERIOD_DAYS as HOST_PERIOD_DAYS, classes as host_incident_classes};
 pub use replicas::{ReplicaFigures, Replicas};
 pub use view::{Proc, View};

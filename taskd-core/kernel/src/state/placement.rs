@@ -1,9 +1,10 @@
 //! Placement of ranks on hosts.
 //!
 //! Ranks leave hosts that accept no new processes, and a suspected place is exchanged for another. Other ranks stay
-//! where they are. Nothing is started or stopped here.
+//! where they are. Among equal places the host with fewer incidents is taken ([`View::host_score`]). Nothing is started
+//! or stopped here.
 
-use crate::job::{Member, NodeId, Rank, Role};
+use crate::job::{Member, NodeId, Rank, Role, World};
 use crate::state::View;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -96,7 +97,7 @@ pub(crate) fn elsewhere(view: &View, seats: &Seats, rank: Rank) -> Option<Seats>
     let (here_slots, here_load) = (plan.slots(here), plan.load(here));
     let fits = |n: &&NodeId| *n != here && plan.slots(n) >= here_load && here_slots >= plan.load(n);
     let mut moved = seats.clone();
-    if let Some(there) = view.ready_nodes().filter(fits).min_by_key(|n| (plan.load(n), *n)) {
+    if let Some(there) = view.ready_nodes().filter(fits).min_by_key(|n| (plan.load(n), view.host_score(n), *n)) {
         for seat in moved.values_mut() {
             if seat.node.as_ref() == Some(here) {
                 seat.node = Some(there.clone());
@@ -112,6 +113,53 @@ pub(crate) fn elsewhere(view: &View, seats: &Seats, rank: Rank) -> Option<Seats>
     moved.get_mut(&rank)?.device = seat.device;
     moved.get_mut(other)?.device = Some(mine);
     Some(moved)
+}
+
+/// Returns places for all ranks of a first world, if the history of hosts tells the hosts apart. `None` if it does not,
+/// if the job names hosts, or if not all ranks have room: then the launcher chooses the hosts.
+pub(crate) fn first(view: &View, world: &World) -> Option<Seats> {
+    let mut scores = view.ready_nodes().map(|host| view.host_score(host));
+    let first = scores.next()?;
+    if scores.all(|score| score == first) || world.members().values().any(|member| member.node.is_some()) {
+        return None;
+    }
+    spread(view, world)
+}
+
+/// Returns places for all ranks of a world without hosts: each on the host with the fewest ranks that has room, as a
+/// launcher chooses it. `None` if not all ranks have room.
+pub(crate) fn spread(view: &View, world: &World) -> Option<Seats> {
+    let seats = world.members().iter().map(|(rank, member)| (*rank, Seat { node: None, device: member.device }));
+    let mut plan = SeatPlan::new(view, seats.collect());
+    for rank in world.members().keys() {
+        let host = plan.emptiest(1)?;
+        plan.put(*rank, host);
+    }
+    Some(plan.seats)
+}
+
+/// Returns the hosts that were passed over because of their history, each with it: the choice would have used them
+/// otherwise. `choose` makes the choice that led to `chosen`.
+pub(crate) fn passed_over(
+    view: &View,
+    chosen: &Seats,
+    choose: impl FnOnce(&View) -> Option<Seats>,
+) -> BTreeMap<NodeId, String> {
+    let Some(history) = view.host_history.as_ref().filter(|history| !history.is_empty()) else {
+        return BTreeMap::new();
+    };
+    let plain = choose(&View { host_history: None, ..view.clone() });
+    let used: BTreeSet<&NodeId> = chosen.values().filter_map(|seat| seat.node.as_ref()).collect();
+    let hosts = plain.iter().flat_map(Seats::values).filter_map(|seat| seat.node.as_ref());
+    let now = view.wall.or_else(|| history.newest());
+    let line = |host: &NodeId| Some((host.clone(), history.line(host, now?)?));
+    hosts.filter(|host| !used.contains(host)).filter_map(line).collect()
+}
+
+/// Returns the text for the reason of a proposal: the hosts that were passed over, if any.
+pub(crate) fn passed_over_text(view: &View, chosen: &Seats, choose: impl FnOnce(&View) -> Option<Seats>) -> String {
+    let lines: Vec<String> = passed_over(view, chosen, choose).into_values().collect();
+    if lines.is_empty() { String::new() } else { format!("; passed over: {}", lines.join("; ")) }
 }
 
 /// Returns true if the process of this role can be placed elsewhere.
@@ -148,10 +196,12 @@ impl<'a> SeatPlan<'a> {
         self.load.get(node).copied().unwrap_or(0)
     }
 
-    /// Returns the ready host with the fewest ranks that has room for `ranks` more.
+    /// Returns the ready host with the fewest ranks that has room for `ranks` more; among equals the one with the lowest
+    /// score in the history of hosts.
     fn emptiest(&self, ranks: usize) -> Option<NodeId> {
         let has_room = |n: &&NodeId| self.slots(n) >= self.load(n) + ranks;
-        self.view.ready_nodes().filter(has_room).min_by_key(|n| (self.load(n), *n)).cloned()
+        let order = |n: &&NodeId| (self.load(n), self.view.host_score(n), (*n).clone());
+        self.view.ready_nodes().filter(has_room).min_by_key(order).cloned()
     }
 
     /// Moves a rank to a host. It keeps its device number if that is free there, otherwise it gets the first free one.

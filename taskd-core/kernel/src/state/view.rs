@@ -1,9 +1,10 @@
 //! [`View`]: the current state of the job, as plugins read it. It holds a state (levels), not a history of changes
 //! (edges).
 
-use super::Replicas;
+use super::{HostHistory, Replicas};
 use crate::job::{
-    Domain, Generation, Incarnation, IncidentId, JobSpec, JobTime, Member, Name, NodeId, ProcId, Rank, Role, World,
+    Domain, Generation, Incarnation, IncidentId, JobSpec, JobTime, Member, Name, NodeId, ProcId, Rank, Role, WallTime,
+    World,
 };
 use crate::state::{ControlLink, GuardState, GuardStatus, LoopPosition, NodeState, NodeStatus, Phase};
 use serde::{Deserialize, Serialize};
@@ -53,6 +54,14 @@ pub struct View {
     #[serde(default)]
     #[serde(alias = "meets_at")]
     pub rendezvous_service: Option<Name>,
+    /// Incidents of hosts in earlier jobs and in this one. `None` if the job has no such history: then none of its own
+    /// incidents is recorded.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub host_history: Option<Arc<HostHistory>>,
+    /// Wall-clock time of [`now`](View::now), for texts and the scores of hosts. `None` without `host_history`, and
+    /// before the first [`Input::WallClock`](crate::kernel::Input::WallClock).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub wall: Option<WallTime>,
 }
 
 /// Entry of [`View::procs`] for one role (rank or service): the desired and observed state of the latest known process
@@ -151,6 +160,8 @@ impl View {
             guards: BTreeMap::new(),
             on_trial: None,
             rendezvous_service: None,
+            host_history: None,
+            wall: None,
         }
     }
 
@@ -315,6 +326,14 @@ impl View {
     /// until its guard responds.
     pub fn silent_guards(&self) -> impl Iterator<Item = &NodeId> + '_ {
         self.guards.values().filter(|guard| matches!(guard.state, GuardState::Silent(_))).map(|guard| &guard.node)
+    }
+
+    /// Returns the score of a host in the history of incidents, in millionths; 0 without a history.
+    #[must_use]
+    pub fn host_score(&self, host: &NodeId) -> u64 {
+        let Some(history) = &self.host_history else { return 0 };
+        // Scores at any time after the newest incident order hosts by the same incidents.
+        self.wall.or_else(|| history.newest()).map_or(0, |now| history.score(host, now))
     }
 
     /// Returns the hosts on which new processes may start.

@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by it")]
 
 mod bench;
+mod hosts;
 mod incidents;
 mod job;
 mod launches;

@@ -1,8 +1,10 @@
 //! Builder of the runtime: collects plugins and settings, and reports all problems together.
 
 use super::clock::unix_ms;
+use super::host_records::OpenHistory;
 use super::{Runtime, restore};
 use crate::detect::FaultDetector;
+use crate::host_history::{HostHistoryFile, StoredHistory};
 use crate::job::{JobSpec, Name, WorkerSpec};
 use crate::journal::{Journal, JournalConfig};
 use crate::kernel::Plugins;
@@ -27,6 +29,7 @@ pub struct RuntimeBuilder {
     second_launcher: bool,
     journal: Option<(PathBuf, JournalConfig)>,
     trace: Option<TraceControl>,
+    host_history: Option<PathBuf>,
 }
 
 impl fmt::Debug for RuntimeBuilder {
@@ -115,6 +118,25 @@ impl RuntimeBuilder {
         self
     }
 
+    /// Keeps the incidents of hosts in the file `path`, which all jobs of a cluster may share. Without it nothing about
+    /// hosts is kept beyond the job.
+    ///
+    /// - The file's incidents are part of the job's log. Faults on a host with incidents carry them as evidence
+    ///   ([`HOST_INCIDENTS`](crate::detect::host_history::HOST_INCIDENTS)).
+    /// - Among hosts that are otherwise equal, ranks are placed on the one with the lowest
+    ///   [score](crate::state::HostHistory::score): at the first start, unless the job names its hosts, and when a
+    ///   recovery moves ranks. Room and cordons come first. The log line names each host that was passed over.
+    /// - An incident is recorded against the hosts of its causes when it is first decided, once for each host.
+    ///   [`host_at_fault`](crate::detect::Fault::host_at_fault) lists the faults that count against no host. If the
+    ///   supervisor restarts and has a journal, nothing is lost and nothing recorded twice.
+    ///
+    /// [`host_history`](crate::host_history) describes the file. A file that cannot be written does not stop the job.
+    #[must_use]
+    pub fn host_history(mut self, path: impl Into<PathBuf>) -> RuntimeBuilder {
+        self.host_history = Some(path.into());
+        self
+    }
+
     /// Builds the runtime and opens its logs, if a journal is set.
     ///
     /// If another supervisor holds the journal directory, this call blocks its thread for about one second, because
@@ -124,7 +146,11 @@ impl RuntimeBuilder {
     /// Returns [`BuildError`] if the runtime cannot be built. The error lists all problems, not only the first.
     pub fn build(self) -> Result<Runtime, BuildError> {
         let mut problems = self.problems();
-        let RuntimeBuilder { job, sources, plugins, launcher, journal, trace, .. } = self;
+        let RuntimeBuilder { job, sources, plugins, launcher, journal, trace, host_history, .. } = self;
+        let history = host_history.map(open_history).transpose().unwrap_or_else(|error| {
+            problems.push(Problem::HostHistory(error));
+            None
+        });
         let (Some(job), Some(launcher), true) = (job, launcher, problems.is_empty()) else {
             return Err(BuildError { problems });
         };
@@ -135,7 +161,8 @@ impl RuntimeBuilder {
         });
         match logs.transpose() {
             Ok(logs) => {
-                Ok(Runtime::assemble((Arc::new(job), Arc::new(secrets)), sources, plugins, launcher, logs, trace))
+                let job = (Arc::new(job), Arc::new(secrets));
+                Ok(Runtime::assemble(job, sources, plugins, launcher, (logs, history), trace))
             }
             Err(error) => {
                 problems.push(Problem::Journal(error.to_string()));
@@ -176,6 +203,16 @@ impl RuntimeBuilder {
         }
         problems
     }
+}
+
+/// Reads the history of hosts.
+fn open_history(path: PathBuf) -> Result<OpenHistory, String> {
+    let file = HostHistoryFile::new(path);
+    let StoredHistory { history, unreadable, .. } = file.read().map_err(|error| error.to_string())?;
+    if unreadable > 0 {
+        tracing::warn!("{unreadable} lines of the history of hosts {} are damaged", file.path().display());
+    }
+    Ok(OpenHistory { file, history })
 }
 
 /// Returns a problem for each service that is this program started again without becoming the service.
@@ -267,6 +304,9 @@ pub enum Problem {
     /// The journal's logs cannot be kept in the given directory; contains the reason.
     #[error("{0}")]
     Journal(String),
+    /// The history of hosts cannot be read; contains the reason.
+    #[error("{0}")]
+    HostHistory(String),
 }
 
 fn list(names: &[Name]) -> String {

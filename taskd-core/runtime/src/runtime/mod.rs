@@ -12,6 +12,7 @@
 //! | `sources` | one task per source: batches, probes, failures |
 //! | `launcher_task` | sends commands to the launcher in order, and returns its answers |
 //! | `log` | logs each step before its commands are sent, and reports when the logs cannot be written |
+//! | `host_records` | passes the history of hosts to the kernel, and stores what the kernel adds |
 //! | `restore` | resumes from an earlier supervisor's log |
 //! | `startup_report` | log lines at job start: usable strategies, coverage of losses |
 //! | `queries` | orders and queries of handles, and their answers |
@@ -19,6 +20,7 @@
 //! | `output` | output directories of processes, for status, reports and log lines |
 //! | `handle` | the host program's handle of a running job |
 //! | `shutdown` | ways to leave a job that has not ended |
+//! | `unattended` | the end of a job whose run is dropped |
 //! | `signals` | leaving on SIGTERM and SIGINT, if the host program asks for it |
 //! | `control` | the handle on a local socket, as JSON lines |
 //! | `exit_code` | exit code of a program that ran a job |
@@ -28,6 +30,7 @@ mod clock;
 pub mod control;
 pub use crate::kernel::exit_code;
 mod handle;
+mod host_records;
 mod launcher_task;
 mod log;
 mod news;
@@ -40,6 +43,7 @@ mod shutdown;
 mod signals;
 mod sources;
 mod startup_report;
+mod unattended;
 
 pub use builder::{BuildError, Problem, RuntimeBuilder};
 pub use handle::{ControlError, EVENTS_KEPT, RuntimeHandle, TimestampedEvent};

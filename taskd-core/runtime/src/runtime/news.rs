@@ -4,6 +4,7 @@
 //! The sentences add nothing to the events except these locations.
 
 use super::output::OutputDirs;
+use crate::detect::host_history::HOST_PASSED_OVER;
 use crate::journal::on_one_line;
 use crate::kernel::{Decision, Event, HoldReason, IncidentReport, Kernel, OrderReport, ProcReport};
 use std::fmt::Write as _;
@@ -42,6 +43,7 @@ pub(super) fn of(event: &Event, kernel: &Kernel, output: &OutputDirs) -> Option<
             let line = format!("{incident} closed {:.1} s after it was detected: {how}", after.as_secs_f64());
             (level, line + &places(&report, output))
         }
+        Event::Noted { clue, .. } if clue.what == HOST_PASSED_OVER => (Level::INFO, clue.text.clone()),
         Event::Merged { incident, into } => (Level::INFO, format!("{incident} merged into {into}")),
         _ => return None,
     })

@@ -3,6 +3,7 @@
 use super::RuntimeBuilder;
 use super::clock::{Calendar, JobClock, Pulse};
 use super::handle::{ControlError, EVENTS_KEPT, RuntimeHandle, TimestampedEvent};
+use super::host_records::{HostRecords, OpenHistory};
 use super::launcher_task::{Carrier, DETACH_WITHIN, FINISH_WITHIN};
 use super::log::{CLOSE_WITHIN, Log};
 use super::news;
@@ -12,7 +13,8 @@ use super::queues::FactQueues;
 use super::restore::Past;
 use super::sources::Sources;
 use super::startup_report::Outset;
-use crate::job::{JobSpec, JobTime, Mode, Name, Policy};
+use super::unattended::Unattended;
+use crate::job::{JobSpec, JobTime, Name};
 use crate::journal::{Journal, Recovered};
 use crate::kernel::Effect;
 use crate::kernel::{Checks, Command, Input, JobReport, Kernel, Mailbox, Outcome, Plugins, Start};
@@ -22,7 +24,6 @@ use crate::secrets::Secrets;
 use crate::trace::TraceSource;
 use crate::trace::switches::TraceControl;
 use std::fmt;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -69,6 +70,7 @@ pub struct Runtime {
     requests: mpsc::Receiver<Input>,
     calls: mpsc::Receiver<Call>,
     logs: Option<(Journal, Recovered)>,
+    history: Option<OpenHistory>,
 }
 
 impl fmt::Debug for Runtime {
@@ -92,7 +94,7 @@ impl Runtime {
         sources: Vec<Box<dyn TraceSource>>,
         plugins: Plugins,
         launcher: Arc<dyn Launcher>,
-        logs: Option<(Journal, Recovered)>,
+        (logs, history): (Option<(Journal, Recovered)>, Option<OpenHistory>),
         trace: Option<TraceControl>,
     ) -> Runtime {
         let (urgent, requests) = mpsc::channel(URGENT_MAX);
@@ -100,7 +102,7 @@ impl Runtime {
         let (calling, calls) = mpsc::channel(CALLS_MAX);
         let monitor = logs.as_ref().map(|(journal, _)| journal.monitor());
         let handle = RuntimeHandle { by: HOST, urgent, calls: calling, events, logs: monitor, trace };
-        Runtime { spec, secrets, sources, plugins, launcher, handle, requests, calls, logs }
+        Runtime { spec, secrets, sources, plugins, launcher, handle, requests, calls, logs, history }
     }
 
     /// Returns a handle, through which the host program controls the job while it runs.
@@ -183,39 +185,16 @@ struct Shell {
     called: Option<Call>,
     orders: Orders,
     log: Option<Log>,
+    hosts: Option<HostRecords>,
     outset: Outset,
     unattended: Unattended,
     /// Description of the supervisor that has taken the job over, if one has.
     superseded: Option<String>,
 }
 
-/// Asks the launcher to shut down if the run is dropped before its end.
-struct Unattended {
-    launcher: Option<Arc<dyn Launcher>>,
-    grace: Duration,
-}
-
-impl Unattended {
-    /// Creates the guard. In dry-run mode it does nothing on drop, because the job does not belong to this supervisor.
-    fn of(policy: &Policy, launcher: &Arc<dyn Launcher>) -> Unattended {
-        let launcher = (policy.mode == Mode::Enforce).then(|| Arc::clone(launcher));
-        Unattended { launcher, grace: policy.termination_grace_period }
-    }
-}
-
-impl Drop for Unattended {
-    fn drop(&mut self) {
-        let Some(launcher) = self.launcher.take() else { return };
-        let result = catch_unwind(AssertUnwindSafe(|| launcher.begin_shutdown(self.grace)));
-        if result.is_err() {
-            tracing::error!("the launcher panicked when its job was dropped: check for remaining processes");
-        }
-    }
-}
-
 impl Shell {
     fn start(runtime: Runtime) -> Shell {
-        let Runtime { spec, secrets, sources, plugins, launcher, handle, requests, calls, logs } = runtime;
+        let Runtime { spec, secrets, sources, plugins, launcher, handle, requests, calls, logs, history } = runtime;
         let info = launcher.info();
         let rendezvous_service = info.rendezvous_service.clone();
         let job = JobProfile::of(Arc::clone(&spec)).with_rendezvous_service(rendezvous_service.clone());
@@ -238,6 +217,8 @@ impl Shell {
         let mut mailbox = Mailbox::new(Checks::default());
         let trace = handle.trace.as_ref().map(TraceControl::mode);
         mailbox.push(Input::Start(Box::new(Start { spec, trace, rendezvous_service })));
+        let (input, hosts) = history.map(OpenHistory::begin).unzip();
+        mailbox.extend(input);
         Shell {
             kernel: Box::new(past.kernel),
             mailbox,
@@ -255,6 +236,7 @@ impl Shell {
             called: None,
             orders: Orders::default(),
             log,
+            hosts: hosts.flatten(),
             outset,
             unattended,
             superseded: None,
@@ -345,6 +327,9 @@ impl Shell {
         if let Some(written) = written {
             written.await;
         }
+        if let Some(hosts) = &mut self.hosts {
+            hosts.follow(&self.kernel);
+        }
         let mut over = false;
         for command in commands {
             over |= matches!(command.effect, Effect::Act(Action::Finish { .. }));
@@ -356,12 +341,15 @@ impl Shell {
 
     /// Ends the run: sources deliver their remaining facts, the launcher takes its last commands, logs are completed.
     async fn finish(self) -> JobReport {
-        let Shell { kernel, sources, carrier, log, mut unattended, output, .. } = self;
-        unattended.launcher = None;
+        let Shell { kernel, sources, carrier, log, hosts, mut unattended, output, .. } = self;
+        unattended.disarm();
         sources.close().await;
         carrier.finish().await;
         if let Some(log) = log {
             log.finish().await;
+        }
+        if let Some(hosts) = hosts {
+            hosts.finish().await;
         }
         output.in_report(kernel.report())
     }

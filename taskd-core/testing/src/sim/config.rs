@@ -1,6 +1,7 @@
 //! The user's settings for simulated jobs; everything else is drawn from the seed.
 
 use crate::kernel::Checks;
+use crate::state::HostHistory;
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
@@ -36,6 +37,8 @@ pub struct SimConfig {
     /// Safety checks of the decision kernel that are enabled: all by default. A test can disable a check to show what
     /// happens without it.
     pub checks: Checks,
+    /// History of hosts that the job is given, if any. The job's hosts are named `host-0`, `host-1` and so on.
+    pub host_history: Option<HostHistory>,
     /// Compares the audit's count of drops with the kernel's after every step, to find the step at which they begin to
     /// differ.
     pub(super) drops_at_once: bool,
@@ -53,6 +56,7 @@ impl Default for SimConfig {
             answer_within: Duration::from_secs(300),
             finish_within: Duration::from_secs(900),
             checks: Checks::default(),
+            host_history: None,
             drops_at_once: false,
         }
     }
@@ -91,6 +95,14 @@ impl SimConfig {
     #[must_use]
     pub fn with_observed_permille(mut self, permille: u32) -> SimConfig {
         self.observed_permille = permille;
+        self
+    }
+
+    /// Gives the jobs a history of hosts, so that placement prefers hosts with fewer incidents, and incidents of the job
+    /// are recorded.
+    #[must_use]
+    pub fn with_host_history(mut self, history: HostHistory) -> SimConfig {
+        self.host_history = Some(history);
         self
     }
 

@@ -17,6 +17,9 @@ use std::time::Duration;
 /// Largest number of kernel steps at one instant; beyond it, the kernel counts as spinning.
 const STEPS_AT_ONCE_MAX: u32 = 200_000;
 
+/// Wall-clock time at which a simulated job with a history of hosts begins, in milliseconds of Unix time.
+const EPOCH_MS: u64 = 1_782_907_200_000;
+
 /// The kernel, its mailbox, and whether it runs.
 pub(super) struct Supervisor {
     pub(super) kernel: Kernel,
@@ -68,6 +71,11 @@ impl Sim<'_> {
             trace: Some(Mode::Native),
             rendezvous_service: None,
         })));
+        if let Some(history) = &self.config.host_history {
+            let unix_ms = EPOCH_MS + u64::try_from(self.now.since(JobTime::START).as_millis()).unwrap_or(u64::MAX);
+            self.supervisor.mailbox.push(Input::HostHistory(Box::new(history.clone())));
+            self.supervisor.mailbox.push(Input::WallClock { unix_ms });
+        }
     }
 
     /// Lets the supervisor run again after a sleep. A short sleep goes unnoticed.

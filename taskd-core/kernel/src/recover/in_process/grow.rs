@@ -73,6 +73,7 @@ impl RecoveryStrategy for Grow {
         let kept = survivors(incident, view, &BTreeSet::new())?;
         can_give(&kept, &coming, view)?;
         let mut seats = seats(incident, view)?;
+        let avoided = placement::passed_over_text(view, &seats, |view| self::seats(incident, view).ok());
         let world = Arc::new(view.world.successor(Counted::No, |members| {
             members.extend(coming.iter().map(|rank| {
                 let seat = seats.remove(rank).unwrap_or(Seat { node: None, device: None });
@@ -80,7 +81,7 @@ impl RecoveryStrategy for Grow {
                 (*rank, Member { incarnation, node: seat.node, device: seat.device })
             }));
         }));
-        let reason = format!("{} ranks rejoin the {} training ranks", coming.len(), kept.len());
+        let reason = format!("{} ranks rejoin the {} training ranks{avoided}", coming.len(), kept.len());
         let replacements = Replacements { world, kept, coming, stop: Vec::new(), services };
         Ok(replacements.proposal(view, &self.limits, Cost::downtime(DOWNTIME), Counted::No, reason))
     }

@@ -96,6 +96,7 @@ impl RecoveryStrategy for Recover {
         let kept = survivors(incident, view, &lost)?;
         can_give(&kept, &lost, view)?;
         let mut seats = self.seats(incident, &lost, view)?;
+        let avoided = placement::passed_over_text(view, &seats, |view| self.seats(incident, &lost, view).ok());
         let world = Arc::new(view.world.successor(Counted::Yes, |members| {
             for (rank, member) in members.iter_mut().filter(|(rank, _)| lost.contains(rank)) {
                 member.incarnation = view.next_incarnation(&Role::Rank(*rank));
@@ -106,7 +107,7 @@ impl RecoveryStrategy for Recover {
         }));
         let places = if self.in_place { "in place" } else { "on another host" };
         let (number, of) = (lost.len(), world.size());
-        let reason = format!("{number} of {of} ranks restart {places}, the others keep their state");
+        let reason = format!("{number} of {of} ranks restart {places}, the others keep their state{avoided}");
         let replacements = Replacements { world, kept, stop: may_still_run(view, &lost), coming: lost, services };
         Ok(replacements.proposal(view, &self.limits, self.cost(), Counted::Yes, reason))
     }

@@ -1,7 +1,8 @@
 """Opens the report's pages in headless Chromium over the DevTools protocol, and checks what an engineer would use.
 
-Arguments: the directory of the pages, a directory for the screenshots, the browser, and the program that serves a live page. Uses the standard library: the browser's
-pipe (`--remote-debugging-pipe`) has messages of JSON that end with a zero byte.
+Arguments: the directory of the pages, a directory for the screenshots, the browser, and the program that serves a live
+page. Uses the standard library: the browser's pipe (`--remote-debugging-pipe`) has messages of JSON that end with a
+zero byte.
 """
 
 import base64

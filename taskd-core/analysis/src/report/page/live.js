@@ -27,7 +27,7 @@ function showLive() {
   const passed = performance.now() - live.since;
   const why = live.next && held();
   const state = live.lost && !live.has_ended ? 'lost' : live.error ? 'failing' : why ? 'waiting' : live.has_ended ? 'ended' : 'live';
-  const said = { lost: 'Connection lost, retrying.', failing: `The run could not be read: ${live.error}`, waiting: `Newer figures wait: ${why}.`,
+  const said = { lost: 'Connection lost, retrying.', failing: `The run could not be read: ${live.error}.`, waiting: `Newer figures wait: ${why}.`,
     ended: 'The run has ended.', live: 'Live.' }[state];
   if (liveState.textContent !== said) liveState.textContent = said;
   liveLine.dataset.state = state;

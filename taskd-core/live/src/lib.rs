@@ -18,7 +18,7 @@
 //! # }
 //! ```
 //!
-//! # Who can read it
+//! # Access
 //!
 //! Every process of the host can reach a port of loopback. A request is answered if its path begins with the server's
 //! random token (160 bits, compared in constant time) and its `Host` names this server, which a page of another site that

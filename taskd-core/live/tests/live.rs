@@ -1,5 +1,7 @@
 //! The server over real sockets: a run that grows while it is read, and clients that should get nothing.
 
+#![allow(clippy::unwrap_used)] // helpers of tests are tests
+
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! The page of a run that goes on: the page of [`html`](super::html), with a script that shows the figures that its server
+//! The page of a run that goes on: the page of [`html`](super::html()), with a script that shows the figures that its server
 //! sends. It computes nothing and opens no socket: `taskd-live` is the server.
 
 use super::html::{STYLE, figures, page, policy, script};

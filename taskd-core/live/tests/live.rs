@@ -14,7 +14,7 @@ use taskd_runtime::trace::recorder::{Detail, Event, Kind, NameId};
 use taskd_runtime::trace::store::{StoreConfig, TraceStore};
 use taskd_runtime::trace::{NameTable, Origin, RecordBatch, TimedRecord};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
-use tokio::net::{TcpSocket, TcpStream};
+use tokio::net::TcpStream;
 use tokio::time::timeout;
 
 /// Bound of each wait of a test: far more than any of them takes.
@@ -243,12 +243,10 @@ async fn connection_that_shows_nothing_makes_room_for_the_operator() {
 #[tokio::test]
 async fn page_that_reads_nothing_loses_its_place() {
     let limits = LiveLimits { unread_within: Duration::from_millis(300), ..LiveLimits::default() };
-    let large = "x".repeat(6 << 20); // more than the sockets buffer
+    let large = "x".repeat(12 << 20); // more than the sockets buffer
     let source = move || Ok::<_, ReadError>(Analysis { title: large.clone(), ..Analysis::default() });
     let server = LiveReport::from_fn(source).with_limits(limits).serve().await.unwrap();
-    let socket = TcpSocket::new_v4().unwrap();
-    socket.set_recv_buffer_size(8 << 10).unwrap();
-    let mut stream = socket.connect(server.address()).await.unwrap();
+    let mut stream = TcpStream::connect(server.address()).await.unwrap();
     let path = path(&server, "events");
     let request = format!("GET {path} HTTP/1.1\r\nHost: {}\r\n\r\n", server.address());
     stream.write_all(request.as_bytes()).await.unwrap();

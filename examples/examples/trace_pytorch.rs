@@ -3,7 +3,7 @@
 //!
 //! `cargo run --release --example trace_pytorch`. The script (`examples/python/train_traced.py`) does not use taskd.
 //! The records are in `--out`: `trace.pftrace` for Perfetto, and the native records below `records`. The Python
-//! environment is that of `pytorch_ddp`.
+//! environment is that of `pytorch_ddp`. With `--features live -- --live`, the report page follows the run.
 
 use clap::Parser;
 use std::fs;
@@ -14,12 +14,16 @@ use std::time::{Duration, Instant};
 use taskd_core::detect::{self, ExitDetector, FaultDetector};
 use taskd_core::job::{Domain, Role};
 use taskd_core::launch::guard;
+#[cfg(feature = "live")]
+use taskd_core::live::RunDirectory;
 use taskd_core::recover::ExitStrategy;
 use taskd_core::runtime::Runtime;
 use taskd_core::trace::Signal;
 use taskd_core::trace::switches::{Mode, Requested, Switch, TraceControl};
 use taskd_examples::breakdown::{Account, Breakdown, Phase};
 use taskd_examples::files::Files;
+#[cfg(feature = "live")]
+use taskd_examples::live;
 use taskd_examples::program::{self, Failure, number};
 use taskd_examples::traced::{Launchers, TracedJob, reach};
 use taskd_pytorch::venv;
@@ -39,6 +43,10 @@ struct Options {
     /// Prints the account as one line of JSON at the end.
     #[arg(long)]
     json: bool,
+    /// Serves the report page of the run while it runs, on this host alone, and prints its address.
+    #[cfg(feature = "live")]
+    #[arg(long)]
+    live: bool,
 }
 
 fn main() -> ExitCode {
@@ -66,6 +74,11 @@ async fn run(options: &Options) -> Result<Account, Failure> {
     };
 
     let files = Files::begin(&out)?;
+    #[cfg(feature = "live")]
+    let live = match options.live {
+        true => Some(live::open(RunDirectory::new("trace_pytorch").with_store(files.records())).await?),
+        false => None,
+    };
     let control = TraceControl::new(Mode::Native);
     let breakdown = Arc::new(Mutex::new(Breakdown::default()));
     let launchers = job.launchers().await?;
@@ -77,6 +90,10 @@ async fn run(options: &Options) -> Result<Account, Failure> {
     launchers.local.shutdown(Duration::ZERO).await?;
     program::completed(&report)?;
     let written = files.finish()?;
+    #[cfg(feature = "live")]
+    if let Some(live) = live {
+        live.end().await;
+    }
     let breakdown = breakdown.lock().unwrap_or_else(PoisonError::into_inner);
     Ok(Account::of(&phases?, &breakdown, written))
 }

@@ -60,6 +60,12 @@ impl Files {
         }
     }
 
+    /// Returns the directory in which each rank has a directory of records.
+    #[must_use]
+    pub fn records(&self) -> PathBuf {
+        self.dir.join("records").join(TASK)
+    }
+
     /// Waits for the disk, and exports the stored records into the file for Perfetto.
     ///
     /// # Errors
@@ -69,7 +75,7 @@ impl Files {
             return Err(format!("the records were not written within {WRITTEN_WITHIN:?}").into());
         }
         let perfetto = self.dir.join("trace.pftrace");
-        let ranges = export(&self.dir.join("records").join(TASK), &perfetto)?;
+        let ranges = export(&self.records(), &perfetto)?;
         let status = self.store.status();
         if let Some(trouble) = status.last_error {
             return Err(trouble.into());

@@ -10,6 +10,8 @@ pub mod digits;
 pub mod faults;
 pub mod files;
 pub mod hosts;
+#[cfg(feature = "live")]
+pub mod live;
 pub mod mindspore;
 pub mod observe;
 pub mod overhead;

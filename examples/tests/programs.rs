@@ -281,8 +281,13 @@ fn trace_pytorch_breaks_steps_down_and_switches_under_them() {
     }
     let _alone = TORCH.lock().unwrap_or_else(PoisonError::into_inner);
     let out = tempfile::tempdir().expect("a directory");
-    let output = example("trace_pytorch").args(["--json", "--steps", "20", "--out"]).arg(out.path()).output();
-    let account = account(&output.expect("it runs"));
+    let mut program = example("trace_pytorch");
+    program.args(["--json", "--steps", "20", "--out"]).arg(out.path());
+    let live = cfg!(feature = "live");
+    let output = program.args(live.then_some("--live")).output().expect("it runs");
+    let served = String::from_utf8_lossy(&output.stdout).contains("live page     http://127.0.0.1:");
+    assert_eq!(served, live, "{output:?}");
+    let account = account(&output);
     let rows = account["rows"].as_array().expect("an array");
     assert_eq!(rows.len(), 8, "two ranks in four phases: {account}");
     for row in rows {

@@ -43,6 +43,7 @@
 //! |---|---|
 //! | `test-util` | `testing` (conformance suites, test doubles, mocks) and `sim` (seeded jobs around the real kernel), for dev-dependencies |
 //! | `analysis` | `analysis`: figures and a report page from the traces of all ranks |
+//! | `live` | `live`: that page of a run that is going on, served on loopback |
 //! | `schema` | functions that return the JSON schemas of jobs, events, reports and the control socket |
 //! | `venv` | `launch::python::venv`: the Python environment in which a framework's examples and tests run |
 
@@ -55,6 +56,9 @@ pub mod guide;
 #[cfg(feature = "analysis")]
 #[doc(inline)]
 pub use taskd_analysis as analysis;
+#[cfg(feature = "live")]
+#[doc(inline)]
+pub use taskd_live as live;
 pub use taskd_runtime::delegate;
 #[cfg(feature = "schema")]
 #[doc(inline)]

@@ -3,7 +3,8 @@
 //! `cargo run --release -p taskd-report --example cluster_report -- DIR` reads the traces of any known kind below DIR: a
 //! trace store of taskd, files of PyTorch's profiler, profiles of `torch_npu` and MindSpore, dumps of PyTorch's flight
 //! recorder. It writes one HTML file that needs no network, and prints a summary. `--compare` shows what changed against
-//! another run, `--index` writes a page for each run in DIR and an index of them, `--json` prints all figures.
+//! another run, `--live` serves the page while the run goes on, `--index` writes a page for each run in DIR and an index of
+//! them, `--json` prints all figures.
 
 use clap::Parser;
 use serde::Serialize;
@@ -13,8 +14,10 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use taskd_core::analysis::report::{self, RunEntry};
 use taskd_core::analysis::{compare, comparison::Comparison, document::Analysis};
+use taskd_core::live::ReadError;
 use taskd_core::runtime::exit_code;
-use taskd_examples::program;
+use taskd_examples::live;
+use taskd_examples::program::{self, Failure};
 use taskd_report::open::Run;
 
 /// Writes a page about a run, from the traces of its ranks.
@@ -34,6 +37,9 @@ struct Options {
     /// Prints all figures as one line of JSON at the end.
     #[arg(long)]
     json: bool,
+    /// Serves the page on this host alone while the run goes on, instead of writing a file; Ctrl-C ends it.
+    #[arg(long, conflicts_with_all = ["index", "compare", "json"])]
+    live: bool,
 }
 
 /// What `--json` prints.
@@ -49,6 +55,9 @@ struct Figures {
 
 fn main() -> ExitCode {
     let options: Options = program::options();
+    if options.live {
+        return program::run("cluster_report", follow(options.dir));
+    }
     let written = if options.index { index(&options) } else { page(&options) };
     match written {
         Ok(()) => ExitCode::SUCCESS,
@@ -57,6 +66,15 @@ fn main() -> ExitCode {
             exit_code::FAILED.into()
         }
     }
+}
+
+/// Serves the page of a run until Ctrl-C.
+async fn follow(dir: PathBuf) -> Result<(), Failure> {
+    let read = move || -> Result<Analysis, ReadError> { Ok(Run::open(&dir)?.analysis) };
+    let server = live::open(read).await?;
+    tokio::signal::ctrl_c().await?;
+    server.shutdown().await;
+    Ok(())
 }
 
 fn page(options: &Options) -> Result<(), String> {

@@ -1,10 +1,10 @@
 //! Finds which kinds of traces a directory has, from the names and first bytes of its files.
 
-use crate::{incidents, stores};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
+use taskd_core::live::{incidents, stores};
 
 /// Maximum depth below the directory.
 const DEPTH_MAX: u32 = 5;

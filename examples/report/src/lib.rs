@@ -1,6 +1,4 @@
 //! Opens the traces of a run, of whatever kind they are: the part of `cluster_report` that other programs can use.
 
-pub mod incidents;
 pub mod kinds;
 pub mod open;
-pub mod stores;

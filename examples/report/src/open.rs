@@ -1,13 +1,14 @@
 //! Opens a run: reads the traces of every kind that a directory has, and analyzes them.
 
-use crate::{incidents, kinds::Kinds, stores};
+use crate::kinds::Kinds;
 use std::collections::BTreeSet;
 use std::io;
 use std::path::{Path, PathBuf};
-use taskd_core::analysis::document::{Analysis, Blame, EvidenceItem, Incident, Verdict};
+use taskd_core::analysis::document::{Analysis, Blame, EvidenceItem, Verdict};
 use taskd_core::analysis::model::{Missing, Trace};
 use taskd_core::analysis::{Settings, analyze};
 use taskd_core::detect::hang::{Culprit, HangCause};
+use taskd_core::live;
 use taskd_hw_ascend::profiler;
 use taskd_pytorch::flight_recorder::{self, FlightVerdict};
 use taskd_pytorch::kineto;
@@ -55,7 +56,7 @@ impl Run {
             }
             trace = match kind {
                 "Ascend profiler" => profiler::read(dir).map_err(failed)?,
-                "taskd store" => stores::read(&found.stores, &title).map_err(failed)?,
+                "taskd store" => live::stores::read(&found.stores, &title).map_err(failed)?,
                 _ => of_kineto(&found.kineto)?,
             };
             sources.push(kind.to_owned());
@@ -73,29 +74,18 @@ impl Run {
         }
         let mut incidents = Vec::new();
         for dir in &found.journals {
-            let found = incidents::read(dir)?;
+            let found = live::incidents::read(dir)?;
             incidents.extend(found.incidents);
             trace.missing.extend(found.missing.into_iter().map(|what| Missing { rank: None, what }));
         }
         if !found.journals.is_empty() {
             sources.push("logs of a supervisor".to_owned());
         }
-        on_axis(&mut incidents, &mut trace);
+        live::incidents::on_axis(&mut incidents, &mut trace);
         let hung = hang.as_ref().map(of_hang);
         let analysis = analyze(&trace, &Settings { sources, incidents, hang: hung, ..Settings::default() });
         Ok(Run { analysis, hang })
     }
-}
-
-/// Moves incidents from the calendar to the trace's axis. Without events, the first incident is time zero.
-fn on_axis(incidents: &mut [Incident], trace: &mut Trace) {
-    incidents.sort_by_key(|incident| incident.at_us);
-    let Some(first) = incidents.first() else { return };
-    if trace.ranks.is_empty() {
-        trace.began_unix_ns = first.at_us.checked_mul(1000);
-    }
-    let began_us = trace.began_unix_ns.map_or(first.at_us, |began| began / 1000);
-    incidents.iter_mut().for_each(|incident| incident.at_us = incident.at_us.saturating_sub(began_us));
 }
 
 /// Returns the verdict about a hang in the form of the document.

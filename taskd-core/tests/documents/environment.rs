@@ -6,10 +6,11 @@ use std::path::Path;
 
 /// Parts of the repository that read or set variables.
 const SOURCES: [&str; 6] = ["src", "python", "build", "tests", "examples", "include"];
-const CRATES: [&str; 13] = [
+const CRATES: [&str; 14] = [
     "taskd-core",
     "taskd-core/analysis",
     "taskd-core/kernel",
+    "taskd-core/live",
     "taskd-core/runtime",
     "taskd-core/testing",
     "taskd-core/probe",

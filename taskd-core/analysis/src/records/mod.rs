@@ -22,6 +22,7 @@ pub const EVENTS_MAX: usize = 4_000_000;
 #[derive(Debug, Default)]
 pub struct Records {
     ranks: BTreeMap<u32, Rank>,
+    is_running: bool,
 }
 
 /// One rank, with the processes that it has had.
@@ -34,6 +35,13 @@ struct Rank {
 }
 
 impl Records {
+    /// Returns a collection for a run that is still going on: ranges of a rank's newest process that have not ended yet
+    /// are not named among the missing parts.
+    #[must_use]
+    pub fn still_running() -> Records {
+        Records { is_running: true, ..Records::default() }
+    }
+
     /// Adds a batch.
     pub fn take(&mut self, batch: &RecordBatch) {
         let Rank { trace, processes, left_out } = self.ranks.entry(batch.origin.rank.0).or_default();
@@ -54,9 +62,11 @@ impl Records {
         let mut found = Trace { title: title.to_owned(), ..Trace::default() };
         for (number, mut rank) in self.ranks {
             let (mut open, mut orphans) = (0, 0);
+            let newest = rank.processes.last_key_value().map(|(process, _)| *process).filter(|_| self.is_running);
             for ((incarnation, pid), process) in rank.processes {
                 orphans += process.orphan_ends;
-                open += process.finish(number_of(incarnation, pid), &mut rank.trace, &mut rank.left_out);
+                let unfinished = process.finish(number_of(incarnation, pid), &mut rank.trace, &mut rank.left_out);
+                open += if newest == Some((incarnation, pid)) { 0 } else { unfinished };
             }
             let facts = [
                 (open, "ranges have no end: their process ended first, or the records of their ends were lost"),

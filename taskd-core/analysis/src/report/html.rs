@@ -7,7 +7,7 @@ use serde::Serialize;
 use serde::ser::{SerializeSeq, Serializer};
 
 const PAGE: &str = concat!(include_str!("page/head.html"), include_str!("page/page.html"));
-const STYLE: &str = include_str!("page/page.css");
+pub(super) const STYLE: &str = include_str!("page/page.css");
 
 /// Scripts of the page in the order in which they are joined: later ones use earlier ones.
 const SCRIPTS: &[&str] = &[
@@ -36,22 +36,37 @@ const SCRIPTS: &[&str] = &[
 /// a browser parses a million spans several times as fast as in a list of their own each.
 #[must_use]
 pub fn html(analysis: &Analysis) -> String {
-    let mut rest = analysis.clone();
-    let timeline = std::mem::take(&mut rest.timeline);
-    let script = format!("'use strict';\n(() => {{\n{}}})();\n", SCRIPTS.concat());
-    let timeline = serde_json::to_string(&PageTimeline::new(&timeline)).unwrap_or_default();
+    page(analysis, STYLE.to_owned(), &script(""), String::new(), "")
+}
+
+/// Returns the script of a page, with a last part.
+pub(super) fn script(last: &str) -> String {
+    format!("'use strict';\n(() => {{\n{}{last}}})();\n", SCRIPTS.concat())
+}
+
+/// Returns the page with the given style and script. `live`: further elements; `also`: further directives of its policy.
+pub(super) fn page(analysis: &Analysis, style: String, script: &str, live: String, also: &str) -> String {
+    let (figures, timeline) = figures(analysis);
     fill(
         PAGE,
         &[
-            ("policy", policy(STYLE, &script)),
+            ("policy", policy(&style, script, also)),
             ("title", escape(&analysis.title)),
-            ("style", STYLE.to_owned()),
+            ("style", style),
             ("summary", escape(&terminal(analysis, false))),
-            ("analysis", script_json(&json(&rest))),
+            ("analysis", script_json(&figures)),
             ("timeline", script_json(&timeline)),
-            ("script", script),
+            ("live", live),
+            ("script", script.to_owned()),
         ],
     )
+}
+
+/// Returns the document without its timeline, and the timeline in the page's form.
+pub(super) fn figures(analysis: &Analysis) -> (String, String) {
+    let mut rest = analysis.clone();
+    let timeline = std::mem::take(&mut rest.timeline);
+    (json(&rest), serde_json::to_string(&PageTimeline::new(&timeline)).unwrap_or_default())
 }
 
 /// The timeline as the page has it.
@@ -89,10 +104,11 @@ impl Serialize for FlatSpans<'_> {
     }
 }
 
-/// Content security policy of a page with one style and one script element: nothing else runs, and nothing is requested.
-fn policy(style: &str, script: &str) -> String {
+/// Content security policy of a page with one style and one script element: nothing else runs, and nothing is requested
+/// unless `also` admits it.
+pub(super) fn policy(style: &str, script: &str, also: &str) -> String {
     format!(
-        "default-src 'none'; style-src 'sha256-{}'; script-src 'sha256-{}'; base-uri 'none'; form-action 'none'",
+        "default-src 'none'; style-src 'sha256-{}'; script-src 'sha256-{}'; base-uri 'none'; form-action 'none'{also}",
         content_hash(style),
         content_hash(script)
     )

@@ -3,6 +3,7 @@
 //!
 //! [`html`] returns one file that makes no request: style, scripts and data are in it, and its content security policy
 //! forbids everything else. The model is `cargo build --timings`: verdict first, data as JSON, views drawn in the browser.
+//! [`live_html`] returns the same page for a run that goes on: it receives other figures from its own server.
 //!
 //! # Drawing without a library
 //!
@@ -20,6 +21,7 @@
 mod compare;
 mod html;
 mod index;
+mod live;
 mod static_page;
 mod svg;
 mod terminal;
@@ -30,6 +32,7 @@ mod text;
 pub use compare::comparison_html;
 pub use html::html;
 pub use index::{RunEntry, index};
+pub use live::{LiveFigures, LiveStatus, live_html, live_policy};
 pub use svg::{View, svg};
 pub use terminal::terminal;
 

@@ -18,6 +18,7 @@ function colours() {
 //   click(px, py, c)
 //   brush      'x', 'xy' or 'lasso'; needs `extent()`: {x0, x1, y0, y1} of the whole, unless 'lasso'
 //   lasso(points, c), drag {start(px, py, c), move(px, py, c), end()}
+//   origin     zero of the horizontal axis, for a zoom that is kept for another document; default 0
 //   step       moves the keyboard's cursor: {count(), place(i, c): [px, py]}
 function chart(options) {
   const base = h('canvas');
@@ -193,6 +194,20 @@ function chart(options) {
     hideTip();
     if (self.ratio && self.cursor >= 0) self.overlay();
   });
+  const origin = options.origin ?? (() => 0);
+  element.keep = () => ({ cursor: self.cursor, whole: self.zoom && options.extent(),
+    zoom: self.zoom && { ...self.zoom, x0: self.zoom.x0 + origin(), x1: self.zoom.x1 + origin() } });
+  element.restore = ({ cursor, zoom, whole: before }) => {
+    self.cursor = Math.min(cursor, (options.step?.count(self) ?? 0) - 1);
+    if (!zoom) {
+      if (self.zoom) self.setZoom(null);
+      return;
+    }
+    const whole = options.extent();
+    const [x0, x1] = [Math.max(whole.x0, zoom.x0 - origin()), Math.min(whole.x1, zoom.x1 - origin())];
+    const rows = zoom.y0 === before.y0 && zoom.y1 === before.y1 || zoom.y1 > whole.y1 ? whole : zoom;
+    if (x1 > x0) self.setZoom({ x0, x1, y0: rows.y0, y1: rows.y1 });
+  };
   new ResizeObserver(() => {
     if (!self.printing && element.clientWidth !== self.width) self.draw();
   }).observe(element);

@@ -1,13 +1,33 @@
 // The document of the analysis, and how its figures are written. Nothing is computed here: the figures are the document's.
-const doc = JSON.parse(document.getElementById('analysis').textContent);
-const rankRow = new Map(doc.ranks.map((info, row) => [info.rank, row]));
-const stepColumn = new Map(doc.steps.map((step, column) => [step, column]));
-const blamedRanks = new Set(doc.verdict.blamed.flatMap((blame) => blame.ranks));
-const hasStages = doc.pipeline.stages.length > 1 || new Set(doc.ranks.map((info) => info.stage)).size > 1;
+let doc = null;
+let rankRow; // row of each rank
+let stepColumn; // column of each step
+let blamedRanks;
+let hasStages;
+let rankOrder; // ranks in the order of the timeline: stage by stage, so that neighbours of a stage are adjacent
 
-// Ranks in the order of the timeline: stage by stage, so that neighbours of a stage are adjacent.
-const rankOrder = doc.ranks.map((_, row) => row)
-  .sort((a, b) => (stageOf(a) ?? 0) - (stageOf(b) ?? 0) || doc.ranks[a].rank - doc.ranks[b].rank);
+// What is derived from the document once: a live page receives others.
+const derived = [];
+function derive(compute) {
+  derived.push(compute);
+  if (doc) compute();
+}
+function setDocument(analysis, timelineText) {
+  doc = JSON.parse(analysis);
+  timeline.text = timelineText;
+  timeline.parsed = null;
+  stageOf.table = null;
+  for (const compute of derived) compute();
+}
+derive(() => {
+  rankRow = new Map(doc.ranks.map((info, row) => [info.rank, row]));
+  stepColumn = new Map(doc.steps.map((step, column) => [step, column]));
+  blamedRanks = new Set(doc.verdict.blamed.flatMap((blame) => blame.ranks));
+  hasStages = doc.pipeline.stages.length > 1 || new Set(doc.ranks.map((info) => info.stage)).size > 1;
+  rankOrder = doc.ranks.map((_, row) => row)
+    .sort((a, b) => (stageOf(a) ?? 0) - (stageOf(b) ?? 0) || doc.ranks[a].rank - doc.ranks[b].rank);
+});
+setDocument(document.getElementById('analysis').textContent, null);
 
 function stageOf(row) {
   if (!stageOf.table) {
@@ -91,7 +111,8 @@ function rankName(row) {
 // The timeline's spans as columns of numbers. It is the largest part of the document, and is parsed at its first use.
 function timeline() {
   if (timeline.parsed) return timeline.parsed;
-  const read = JSON.parse(document.getElementById('timeline-data').textContent);
+  const read = JSON.parse(timeline.text ?? document.getElementById('timeline-data').textContent);
+  timeline.text = null;
   let begin = Infinity;
   let end = -Infinity;
   const ranks = doc.ranks.map((_, row) => {
@@ -129,6 +150,9 @@ function firstSpan(columns, at) {
   }
   return low;
 }
+// Zero of the axes: a zoom is kept relative to 1970, or to step 0, because another document may begin later.
+const timeOrigin = () => (doc.began_unix_ns ?? 0) / 1000;
+const stepOrigin = () => doc.steps[0] ?? 0;
 // Start and end of a step over all ranks, or null.
 function stepWindow(step) {
   const column = stepColumn.get(step);

@@ -2,8 +2,14 @@
 const GRAPH_LIGHT = [0xfb, 0xe7, 0xd5];
 const GRAPH_DARK = [0xe6, 0x88, 0x2e];
 const LINK_COLOURS = ['#5a78c9', '#bf73d6', '#3fa45b', '#c2ab3a', '#d9626d', '#4192d3', '#8c6d4f', '#8f9aa8'];
-const linkKinds = [...new Set(doc.communication.links.map((link) => link.kind))].sort();
+let linkKinds;
+derive(() => {
+  linkKinds = [...new Set(doc.communication.links.map((link) => link.kind))].sort();
+});
 const linkColour = (kind) => LINK_COLOURS[linkKinds.indexOf(kind) % LINK_COLOURS.length];
+
+// What the reader has chosen; it outlives the view in a live page.
+const graphChoice = { ranks: null, why: '', hidden: new Set(), moved: new Map() };
 
 function communicationView(body) {
   if (doc.communication.steps < doc.steps.length) {
@@ -14,9 +20,14 @@ function communicationView(body) {
     return;
   }
   const matrix = h('div');
-  const open = (ranks, why) => matrix.replaceChildren(matrixView(ranks, why));
+  const show = (ranks, why) => matrix.replaceChildren(matrixView(ranks, why));
+  const open = (ranks, why) => {
+    Object.assign(graphChoice, { ranks, why });
+    show(ranks, why);
+  };
   body.append(h('h3', null, 'Ranks and links'), graphView(open), h('h3', null, 'Matrix'), matrix);
-  open(firstRanks(), 'ranks of the slowest links and of the verdict');
+  if (graphChoice.ranks) show(graphChoice.ranks, graphChoice.why);
+  else show(firstRanks(), 'ranks of the slowest links and of the verdict');
   body.append(h('h3', null, 'Links of the whole network'), linksView(), h('h3', null, 'Communication of each rank'), rankCommunication());
 }
 // Ranks that the matrix shows first: the ranks at fault, and those of the links that took longest.
@@ -69,7 +80,7 @@ function graphView(open) {
   const total = (row) => (mean('communication.transfer_us', row) ?? 0) + (mean('communication.wait_us', row) ?? 0);
   const most = Math.max(1, ...nodes.map((node) => total(node.row)));
   const edges = doc.communication.links.filter((link) => link.source !== link.destination && rankRow.has(link.source) && rankRow.has(link.destination));
-  const shown = { kinds: new Set(linkKinds) };
+  for (const node of nodes) Object.assign(node, graphChoice.moved.get(node.info.rank));
   const point = (node, self) => [12 + node.x * (self.width - 24), 12 + node.y * (self.height - 24)];
   const radius = (node, self) => {
     const largest = Math.max(3, Math.min(30, size * Math.min(self.width / 2, self.height) * 0.13));
@@ -93,7 +104,7 @@ function graphView(open) {
       ctx.fillRect(0, 0, self.width, self.height);
       ctx.lineWidth = edges.length > 2000 ? 0.5 : 1.2;
       ctx.globalAlpha = edges.length > 2000 ? 0.35 : 0.6;
-      for (const kind of linkKinds.filter((kind) => shown.kinds.has(kind))) {
+      for (const kind of linkKinds.filter((kind) => !graphChoice.hidden.has(kind))) {
         ctx.strokeStyle = linkColour(kind);
         ctx.beginPath();
         for (const link of edges) {
@@ -146,6 +157,7 @@ function graphView(open) {
       move(px, py, self) {
         held.x = Math.max(0, Math.min(1, (px - 12) / (self.width - 24)));
         held.y = Math.max(0, Math.min(1, (py - 12) / (self.height - 24)));
+        graphChoice.moved.set(held.info.rank, { x: held.x, y: held.y });
         self.draw();
       },
     },
@@ -156,9 +168,9 @@ function graphView(open) {
     step: { count: () => nodes.length, place: (i, self) => point(nodes[i], self) },
   });
   requestAnimationFrame(view.draw);
-  const kinds = linkKinds.map((kind) => h('button', { type: 'button', 'aria-pressed': 'true', onclick: (event) => {
-    if (!shown.kinds.delete(kind)) shown.kinds.add(kind);
-    event.target.setAttribute('aria-pressed', String(shown.kinds.has(kind)));
+  const kinds = linkKinds.map((kind) => h('button', { type: 'button', 'aria-pressed': String(!graphChoice.hidden.has(kind)), onclick: (event) => {
+    if (!graphChoice.hidden.delete(kind)) graphChoice.hidden.add(kind);
+    event.target.setAttribute('aria-pressed', String(!graphChoice.hidden.has(kind)));
     view.draw();
   } }, kind));
   return h('div', null, kinds.length > 1 && h('div', { class: 'tools' }, 'Links:', kinds),

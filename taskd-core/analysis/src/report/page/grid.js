@@ -111,6 +111,15 @@ function dataGrid({ label, columns, rows, open, pinned, mark, sort }) {
     arrange();
   };
   element.refresh = arrange;
+  grid.keep = () => ({ title: columns[state.column]?.title, down: state.down, at: state.at, scroll: grid.scrollTop });
+  grid.restore = ({ title, down, at, scroll }) => {
+    const column = columns.findIndex((one) => one.title === title);
+    if (column >= 0) Object.assign(state, { column, down });
+    state.at = [Math.max(0, Math.min(state.rows.length - 1, at[0])), Math.min(columns.length - 1, at[1])];
+    arrange();
+    grid.scrollTop = scroll;
+    draw();
+  };
   return element;
 }
 // Functions that prepare a view for printing (true), and for the screen again (false).

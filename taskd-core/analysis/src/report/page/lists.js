@@ -10,7 +10,7 @@ function incidentsView(body) {
   const whole = { x0: bound(Math.min), x1: Math.max(bound(Math.max), bound(Math.min) + 1), y0: 0, y1: 1 };
   const near = (px, self) => doc.incidents.filter((incident) => Math.abs(self.x(incident.at_us) - px) < 6);
   const view = chart({
-    label: 'Incidents on the time axis', height: 84, margin: { l: 20, r: 20, t: 14, b: 26 }, brush: 'x', extent: () => whole,
+    label: 'Incidents on the time axis', height: 84, margin: { l: 20, r: 20, t: 14, b: 26 }, brush: 'x', extent: () => whole, origin: timeOrigin,
     draw(self) {
       const { ctx, plot, palette } = self;
       ctx.fillStyle = palette.paper;

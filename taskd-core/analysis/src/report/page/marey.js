@@ -12,7 +12,7 @@ function timelineView(body) {
   marey.chart = chart({
     label: 'Marey timeline: ranks from top to bottom, time from left to right', height: height(),
     margin: { l: 128, t: 26, r: 12, b: 28 }, brush: 'xy',
-    extent: () => ({ x0: data.begin, x1: data.end, y0: 0, y1: marey.rows.length }),
+    extent: () => ({ x0: data.begin, x1: data.end, y0: 0, y1: marey.rows.length }), origin: timeOrigin,
     draw: (self) => drawMarey(self, marey, data),
     zoomed: describe,
     hover: (px, py, self) => mareyHover(px, py, self, data),
@@ -79,7 +79,7 @@ function stageButtons(height) {
   const each = stages.map((stage) => {
     const toggle = button(stage === null || stage === undefined ? 'All ranks' : `Stage ${stage}`, () => {
       if (!marey.collapsed.delete(stage)) marey.collapsed.add(stage);
-    }, true);
+    }, !marey.collapsed.has(stage));
     toggle.stage = stage;
     return toggle;
   });

@@ -1,9 +1,11 @@
 // The beginning of the page: the verdict in one sentence, its evidence, and the ways to the views that show it.
+let announced = null; // a live page announces its verdict when that changes, not with all figures
 function overview(body) {
   const { verdict, summary } = doc;
-  body.append(h('div', { class: verdict.is_healthy ? 'verdict healthy' : 'verdict', role: 'alert' },
+  body.append(h('div', { class: verdict.is_healthy ? 'verdict healthy' : 'verdict', role: announced === doc.verdict.sentence ? null : 'alert' },
     h('span', { class: 'kind' }, verdict.is_healthy ? 'No fault found' : 'Fault found'),
     h('p', null, verdict.sentence || 'The analysis gave no verdict.')));
+  announced = verdict.sentence;
   const worst = verdict.blamed[0];
   const jump = (text, hash, main) => h('button', { type: 'button', class: main ? 'main' : null, onclick: () => {
     location.hash = hash;

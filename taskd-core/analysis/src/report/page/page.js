@@ -46,11 +46,13 @@ function fill(section) {
   const began = performance.now();
   try {
     section.fill(section.body);
+    section.restore?.();
   } catch (error) {
     // A view that fails must not take the others with it.
     section.body.replaceChildren(emptyView(`This view could not be drawn: ${error.message}`));
     console.error(error);
   }
+  section.element.style.minHeight = '';
   section.element.dataset.filledMs = String(Math.round(performance.now() - began));
 }
 function build() {

@@ -28,7 +28,7 @@ function pipelineView(body) {
   const read = h('p', { class: 'read', 'aria-live': 'polite' });
   const view = chart({
     label: 'Pipeline: sends and receives of each rank', height: Math.max(140, Math.min(560, lanes.length * 40)) + 44, margin: { l: 116, b: 28 }, brush: 'xy',
-    extent: () => whole,
+    extent: () => whole, origin: timeOrigin,
     draw(self) {
       const { ctx, plot, palette } = self;
       const visible = inWindow(self);

@@ -64,7 +64,7 @@ function rankMemory(row, body) {
   }
   const top = Math.max(doc.ranks[row].memory_capacity_bytes ?? 0, ...points.map((point) => point[1]));
   const view = chart({
-    label: 'Memory in use over time', height: 160, margin: { l: 62 }, brush: 'x', extent: () => ({ x0: points[0][0], x1: points[points.length - 1][0] + 1, y0: 0, y1: 1 }),
+    label: 'Memory in use over time', height: 160, margin: { l: 62 }, brush: 'x', origin: timeOrigin, extent: () => ({ x0: points[0][0], x1: points[points.length - 1][0] + 1, y0: 0, y1: 1 }),
     draw(self) {
       const place = frame(self, 0, top / 2 ** 30, 'GiB');
       self.ctx.save();

@@ -17,7 +17,7 @@ function timesView(body) {
   const view = chart({
     label: 'Time overview: step time of each rank (left axis), mean transfer and wait (right axis)', height: 300,
     margin: { l: 62, r: right.length ? 62 : 12, b: 34 }, brush: 'x',
-    extent: () => ({ x0: -0.5, x1: count - 0.5, y0: 0, y1: 1 }),
+    extent: () => ({ x0: -0.5, x1: count - 0.5, y0: 0, y1: 1 }), origin: stepOrigin,
     draw(self) {
       const { ctx, plot, palette } = self;
       const py = frame(self, 0, top / 1000 * 1.05, 'step time (ms)');

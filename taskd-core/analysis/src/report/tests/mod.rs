@@ -2,7 +2,9 @@
 
 mod support;
 
-use super::{RunEntry, View, comparison_html, html, index, json, svg, terminal};
+use super::{
+    LiveFigures, LiveStatus, RunEntry, View, comparison_html, html, index, json, live_html, live_policy, svg, terminal,
+};
 use crate::document::Analysis;
 use crate::synthetic::{Fault, Job, trace};
 use crate::{Settings, analyze, compare};
@@ -105,6 +107,25 @@ fn page_admits_its_own_script_and_style_only() {
     for markup in ["innerHTML", "outerHTML", "insertAdjacentHTML", "document.write", "eval("] {
         assert!(!page.contains(markup), "the page's script uses {markup}");
     }
+}
+
+#[test]
+fn live_page_has_the_figures_of_the_file_and_admits_its_own_server_only() {
+    let analysis = hostile();
+    let status = LiveStatus { revision: 7, error: Some(HOSTILE.to_owned()), ..LiveStatus::default() };
+    let (file, live) = (html(&analysis), live_html(&analysis, &status));
+    for id in ["analysis", "timeline-data"] {
+        assert!(element(&file, id) == element(&live, id), "{id} differs");
+    }
+    let shown: serde_json::Value = serde_json::from_str(&element(&live, "live-status")).unwrap();
+    assert_eq!((&shown["revision"], &shown["error"]), (&7.into(), &HOSTILE.into()));
+    assert_eq!(live.matches("</script>").count(), 4, "a name ended a script");
+    assert!(live.contains(&live_policy()) && live_policy().ends_with("; connect-src 'self'"), "{}", live_policy());
+    for markup in ["EventSource", "live-status", "connect-src"] {
+        assert!(!file.contains(markup), "the file has {markup}");
+    }
+    let figures = LiveFigures::new(&analysis);
+    assert!(!figures.analysis.contains('\n') && !figures.timeline.contains('\n'), "a line break ends an event's data");
 }
 
 #[test]

@@ -2,10 +2,11 @@
 
 use std::collections::BTreeMap;
 use std::path::Path;
-use taskd_core::analysis::document::{EvidenceItem, Incident};
-use taskd_core::job::{IncidentId, JobTime, Seq};
-use taskd_core::journal::{Entry, History, Step};
-use taskd_core::kernel::{Effect, Event, Input};
+use taskd_analysis::document::{EvidenceItem, Incident};
+use taskd_analysis::model::Trace;
+use taskd_runtime::job::{IncidentId, JobTime, Seq};
+use taskd_runtime::journal::{Entry, History, Step};
+use taskd_runtime::kernel::{Effect, Event, Input};
 
 /// Maximum number of incidents that are returned: the first ones.
 const INCIDENTS_MAX: usize = 1000;
@@ -54,6 +55,17 @@ pub fn read(dir: &Path) -> Result<Found, String> {
         reading.found.missing.push(what);
     }
     Ok(reading.found)
+}
+
+/// Moves incidents from the calendar to the trace's axis. Without events, the first incident is time zero.
+pub fn on_axis(incidents: &mut [Incident], trace: &mut Trace) {
+    incidents.sort_by_key(|incident| incident.at_us);
+    let Some(first) = incidents.first() else { return };
+    if trace.ranks.is_empty() {
+        trace.began_unix_ns = first.at_us.checked_mul(1000);
+    }
+    let began_us = trace.began_unix_ns.map_or(first.at_us, |began| began / 1000);
+    incidents.iter_mut().for_each(|incident| incident.at_us = incident.at_us.saturating_sub(began_us));
 }
 
 #[derive(Default)]
@@ -133,7 +145,7 @@ mod tests {
 
     #[test]
     fn incidents_of_a_recorded_job_have_their_time_their_suspect_and_their_outcome() {
-        let recorded = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../taskd-core/tests/recorded/journal-8");
+        let recorded = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/recorded/journal-8");
         let found = read(&recorded).expect("it is readable");
         let first = found.incidents.first().expect("it has incidents");
         let what = (first.at_us, &*first.class, &*first.suspect, &*first.sentence);

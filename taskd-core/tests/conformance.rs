@@ -8,8 +8,8 @@ use std::os::fd::AsRawFd;
 use std::sync::Arc;
 use std::time::Duration;
 use taskd_core::detect::{
-    self, ExitDetector, FailSlowDetector, FaultDetectorExt, HangDetector, LogPatternDetector, NumericalDetector,
-    ShrunkDetector, SlowRankDetector,
+    self, FailSlowDetector, FaultDetectorExt, HangDetector, LogPatternDetector, NumericalDetector, ShrunkDetector,
+    SlowRankDetector,
 };
 use taskd_core::job::{Domain, ErrorReport, Name, Rank};
 use taskd_core::launch::{LauncherExt, RecorderSource};

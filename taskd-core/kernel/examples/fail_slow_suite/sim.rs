@@ -143,7 +143,8 @@ pub struct Job {
     rows: Vec<Row>,
 }
 
-const MS: f32 = 100.0;
+/// Milliseconds of computation in a step of a usual stage: large trainings take about a second and more.
+const MS: f32 = 1000.0;
 
 const GRIDS: [Grid; 12] = [
     Grid { dp: 8, tp: 1, pp: 1, cp: 1, ep: 1, per_host: 1 },
@@ -222,8 +223,8 @@ impl Job {
             period: random.between(300.0, 800.0),
             stalled: vec![(0, 0.0); ranks],
             checkpoint_every: if kind == Kind::SlowCheckpoint { 20 } else { 20 + u64::from(random.below(30)) },
-            checkpoint_ms: random.between(50.0, 200.0),
-            input_ms: random.between(0.5, 2.0),
+            checkpoint_ms: random.between(500.0, 2000.0),
+            input_ms: random.between(5.0, 20.0),
             rows: vec![[f32::NAN; SERIES]; ranks],
             step: 0,
             layout,

@@ -28,6 +28,9 @@ const PEERS_FASTER: f32 = 0.5;
 const ERRORS_PER_SIGMA: f32 = 10.0;
 /// Minimum shift of a whole job, stage or replica (natural logarithm).
 const WIDE_SHIFT_MIN: f32 = 0.08;
+/// Minimum time in milliseconds that a slow-down must have cost since its onset. In training of short steps, machines
+/// have bursts of other work of some hundred milliseconds: many steps long, correlated, and no fault.
+const LOST_MIN_MS: f32 = 150.0;
 /// Confidence of verdicts that blame no component.
 pub(super) const NO_BLAME_PERMILLE: u16 = 300;
 
@@ -66,6 +69,9 @@ impl Context<'_> {
         let certain = run.shift() - errors * track.error(unit, run);
         if run.shift() < shift_min || certain < shift_min / 2.0 {
             return Explanation::None;
+        }
+        if self.lost_ms(level, unit, run) < LOST_MIN_MS {
+            return Explanation::Later;
         }
         match level {
             Level::Job => self.job(run),
@@ -281,6 +287,19 @@ impl Context<'_> {
         let of = |values: &[f32]| values.get(rank).copied().unwrap_or(f32::NAN);
         let is_log = self.channel.tuning.is_log;
         if is_log { run.size().exp_m1() * of(&self.channel.level).exp() / of(self.scale) } else { run.shift() }
+    }
+
+    /// Returns the time that the slow-down has cost the job since its onset: that of one rank, for which the others wait.
+    #[allow(clippy::cast_precision_loss, reason = "a count of steps, of which only the first digits matter")]
+    fn lost_ms(&self, level: Level, unit: usize, run: &Run) -> f32 {
+        let rank = match level {
+            Level::Job => self.channel.level.iter().position(|level| level.is_finite()),
+            Level::Pool => self.layout.pools.ranks(unit).first().map(|rank| *rank as usize),
+            Level::Replica => self.layout.replicas.ranks(unit).first().map(|rank| *rank as usize),
+            Level::Rank => Some(unit),
+        };
+        let scale = rank.and_then(|rank| self.scale.get(rank)).copied().unwrap_or(f32::NAN);
+        run.count as f32 * self.excess(rank.unwrap_or_default(), run) * scale
     }
 
     /// Returns true if the excess matters beside the computation of a step.

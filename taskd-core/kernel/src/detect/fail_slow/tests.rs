@@ -121,6 +121,27 @@ fn general_slowdowns_pauses_and_lost_records_blame_no_rank() {
 }
 
 #[test]
+fn a_burst_of_other_work_on_a_machine_is_no_fault_of_short_steps() {
+    let mut play = Play::new(Scene::of(4));
+    play.plain(60, &[50; 4]);
+    for _ in 0..3 {
+        let found = [play.plain(10, &[50, 60, 50, 50]), play.plain(60, &[50; 4])].concat();
+        assert!(found.is_empty(), "it has cost 100 ms: {found:?}");
+    }
+    let mut checkpoints = Play::new(Scene::of(4));
+    let saving = |rank: u32, extra_us: u64| 1000 * (800 + u64::from(rank) * 20 + extra_us);
+    let saves = |extra_us| {
+        move |rank, times: StepTimes| {
+            let save_checkpoint_ns = saving(rank, if rank == 3 { extra_us } else { 0 });
+            Some(StepTimes { save_checkpoint_ns, ..times })
+        }
+    };
+    checkpoints.steps(60, &[50; 4], saves(0));
+    assert!(checkpoints.steps(40, &[50; 4], saves(2500)).is_empty(), "2.5 ms more for a checkpoint have cost 100 ms");
+    assert_eq!(play.plain(28, &[50, 60, 50, 50]).len(), 1, "20 % that stay are found");
+}
+
+#[test]
 fn a_new_generation_starts_without_data() {
     let mut play = Play::new(Scene::of(4));
     play.plain(60, &[100; 4]);

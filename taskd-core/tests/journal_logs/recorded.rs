@@ -263,8 +263,10 @@ fn every_observation(version: u32) -> Vec<Observation> {
     let since_5 = kinds.map(|kind| (rank.clone(), Signal::StepFailed(Box::new(step_failure(kind)))));
     let since_5 = since_5.into_iter().filter(|_| version >= 5);
     let since_6 = [(rank.clone(), Signal::FailureRecorded(Box::new(error())))].into_iter().filter(|_| version >= 6);
+    let device = DeviceTimes { step: 12, wall_ns: 1 << 33, compute_ns: 1 << 32, spans: 900, ..DeviceTimes::default() };
+    let since_9 = [(rank.clone(), Signal::DeviceStep(Box::new(device)))].into_iter().filter(|_| version >= 9);
     let all = others.into_iter().chain(groups.map(|g| (g, Signal::Heartbeat))).chain(phases);
-    let all = all.chain(since_3).chain(since_5).chain(since_6);
+    let all = all.chain(since_3).chain(since_5).chain(since_6).chain(since_9);
     let observation = |((about, signal), n): ((Domain, Signal), u64)| {
         Observation::new(JobTime::from_nanos(n), about, signal)
             .with_incarnation((n % 2 == 0).then_some(Incarnation(1)))

@@ -74,4 +74,4 @@ def report(
         from taskd.torch.numerical.watch import Watch
 
         current = Watch(native, set())
-    current.told(step, loss, grad_norm, list(modules))
+    current.takes_report(step, loss, grad_norm, list(modules))

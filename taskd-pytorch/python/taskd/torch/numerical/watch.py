@@ -52,7 +52,7 @@ class Watch:
         self.begun = 0  # optimizer steps that have begun
         self.begun_at = 0  # the step's number when the last of them did
         self.reported: int | None = None  # the step that was reported last
-        self.metric_step: int | None = None  # the step that the recorder was told last
+        self.metric_step: int | None = None  # the step of the latest recorded figures
         self.late: Any = None
         self.checksums: Any = None
         self.counts = {"skipped": 0, "unseen": 0, "sharded": 0, "failed": 0}
@@ -211,12 +211,12 @@ class Watch:
         if self.number() != self.begun_at:
             self.leader = weakref.ref(optimizer)
 
-    def told(self, step: int, loss: Any, grad_norm: Any, modules: Sequence[Any]) -> None:
+    def takes_report(self, step: int, loss: Any, grad_norm: Any, modules: Sequence[Any]) -> None:
         """Reports a step of a program that reports its steps itself."""
         self.figures.clear()
-        self.guarded(self.tells, step, loss, grad_norm, modules)
+        self.guarded(self.take_figures, step, loss, grad_norm, modules)
 
-    def tells(self, step: int, loss: Any, grad_norm: Any, modules: Sequence[Any]) -> None:
+    def take_figures(self, step: int, loss: Any, grad_norm: Any, modules: Sequence[Any]) -> None:
         self.late_reads().look()
         if modules:
             self.sums_after(step - 1, modules)

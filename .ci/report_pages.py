@@ -202,11 +202,12 @@ class Checks:
 
 
 def lines_and_heat_are_those_of_the_trace(browser, check, name, document):
-    """Each rank of the timeline has a line of its memory and one of its FLOPs; heat maps have the figures of the JSON."""
+    """Each rank of the timeline has lines of its memory and its FLOPs; heat maps have the figures of the JSON."""
     browser.go("#timeline")
     lines = int(browser.run("document.querySelector('#timeline .chart').dataset.lines"))
-    drawn = sum(len(document["timeline"][what][row]) > 1 for what in ("memory", "flop") for row in
-                range(len(document["ranks"])))
+    drawn = sum(
+        len(document["timeline"][what][row]) > 1 for what in ("memory", "flop") for row in range(len(document["ranks"]))
+    )
     is_narrow = browser.run("document.querySelector('#timeline .chart').dataset.detail") == "bands"
     check(lines == drawn or is_narrow and lines <= drawn, f"{name}: the timeline has {lines} lines of {drawn}")
     check(len(document["ranks"]) > 16 or lines == drawn, f"{name}: few ranks have all lines: {lines} of {drawn}")
@@ -313,7 +314,8 @@ def blame_shown(browser, check, name, document):
         check(item["text"] in text, f"{name}: the page lacks: {item['text']}")
     check(all(action in text for action in blame["next"]), f"{name}: what to do next is shown")
     check(f"since step {blame['onset_step']}" in text, f"{name}: the onset is shown")
-    check(bool(browser.run("document.querySelector('#overview .blame .began')?.textContent ?? ''")), f"{name}: the clock")
+    began = browser.run("document.querySelector('#overview .blame .began')?.textContent ?? ''")
+    check(bool(began), f"{name}: the clock")
     rows = browser.run(
         "[...document.querySelectorAll('#overview .blame table[aria-label=\"Suspects and peers\"] tbody tr')]"
         ".map(r => [...r.children].map(c => c.textContent))"

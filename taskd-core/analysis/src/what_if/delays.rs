@@ -28,7 +28,7 @@ impl Base<'_> {
             *sum += members.iter().map(delay).fold(0.0, f64::max);
             ops.extend(members);
         }
-        let mut sets: Vec<(Vec<u32>, (f64, Vec<u32>))> = sets.into_iter().filter(|(_, (sum, _))| *sum > 0.0).collect();
+        let mut sets: Vec<_> = sets.into_iter().filter(|(_, (sum, _))| *sum > 0.0).collect();
         sets.sort_by(|a, b| b.1.0.total_cmp(&a.1.0));
         sets.into_iter().take(DELAYS_MAX).filter_map(|(workers, (_, ops))| self.delay(&workers, &ops)).collect()
     }

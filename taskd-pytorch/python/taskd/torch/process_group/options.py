@@ -1,9 +1,9 @@
 """The options of collectives in torch's memory: native code reads there whether a call is asynchronous.
 
 torch's property `asyncOp` takes up to ten microseconds when nothing of pybind11 is in the processor's caches, the byte
-behind it less than one. An object of pybind11 holds, after what all objects of Python have, a pointer to its C++ object.
-Where in that the byte is, is found by setting the property and looking. Classes of which it is not found, and versions of
-torch of which this is not known to hold, are left to the property.
+behind it less than one. An object of pybind11 holds a pointer to its C++ object after what all objects of Python have.
+Which byte of that object it is, is found by setting the property and looking. Classes without such a byte, and versions
+of torch that were not tried, are left to the property.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ BYTES_MAX = 64  # of a C++ object that are looked at; the largest options are lo
 
 def async_flags() -> tuple[Any, ...]:
     """Returns the classes of options, each with the position of the byte."""
-    if not is_known_version():
+    # A build of Python without the interpreter lock, or for debugging, has a longer header.
+    if object.__basicsize__ != HEADER_BYTES or not is_known_version():
         return ()
     classes = [kind for name, kind in vars(c10d).items() if name.endswith("Options") and hasattr(kind, "asyncOp")]
     found = [(kind, position_in(kind)) for kind in classes]

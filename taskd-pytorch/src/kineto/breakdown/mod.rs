@@ -232,7 +232,7 @@ pub fn of_reader(source: impl Read + Send, mode: Mode) -> Breakdown {
 enum Scanned {
     Exact(Box<Exact>),
     Hta(Box<Hta>),
-    Done { names: BTreeSet<Box<[u8]>>, finished: Option<Finished> },
+    Done { names: BTreeSet<Box<[u8]>>, finished: Option<Box<Finished>> },
 }
 
 /// Figures of one rank, and what has to be reported with them.
@@ -311,7 +311,7 @@ impl Scanned {
                 })
             }
         };
-        Self::Done { names, finished: rank.map(|rank| Finished { rank, notes }) }
+        Self::Done { names, finished: rank.map(|rank| Box::new(Finished { rank, notes })) }
     }
 }
 

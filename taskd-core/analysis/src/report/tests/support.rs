@@ -204,6 +204,39 @@ impl Job {
         }
     }
 
+    fn blame(&self, analysis: &Analysis) -> Blame {
+        let (slow, onset) = (self.slow, u64::from(self.onset) + 10);
+        Blame {
+            component: format!("rank {slow}"),
+            ranks: vec![slow],
+            cause: "slow-rank".to_owned(),
+            onset_step: Some(onset),
+            slowdown_percent: 50.2,
+            confidence_permille: 987,
+            evidence: vec![
+                evidence(
+                    "computation per step (ms)",
+                    81.2,
+                    54.1,
+                    "It computes 50 % longer than the median of its stage.",
+                ),
+                evidence("wait per step (ms)", 0.4, 27.3, "It waits for no other rank, and all others wait."),
+            ],
+            judged_by: "fail-slow".to_owned(),
+            began_us: analysis.breakdown.start_us[0][self.onset as usize].and_then(|us| i64::try_from(us).ok()),
+            compared_by: "own computation".to_owned(),
+            compared: (slow..self.ranks.min(slow + 4)).map(|rank| compared(rank, rank == slow)).collect(),
+            ruled_out: vec![evidence(
+                "slow-input: waiting for data per step in ms",
+                2.0,
+                2.1,
+                "Not slow-input: its waiting for data takes 2.0 ms per step, 2.1 ms before: this is not the cause.",
+            )],
+            next: vec!["Look at the clock of the rank's device.".to_owned(), "Compare the timelines.".to_owned()],
+            ..Blame::default()
+        }
+    }
+
     fn fill_verdict(&self, analysis: &mut Analysis) {
         let (slow, onset) = (self.slow, u64::from(self.onset) + 10);
         analysis.verdict = Verdict {
@@ -212,35 +245,7 @@ impl Job {
                 slow / 8
             ),
             is_healthy: false,
-            blamed: vec![Blame {
-                component: format!("rank {slow}"),
-                ranks: vec![slow],
-                cause: "slow-rank".to_owned(),
-                onset_step: Some(onset),
-                slowdown_percent: 50.2,
-                confidence_permille: 987,
-                evidence: vec![
-                    evidence(
-                        "computation per step (ms)",
-                        81.2,
-                        54.1,
-                        "It computes 50 % longer than the median of its stage.",
-                    ),
-                    evidence("wait per step (ms)", 0.4, 27.3, "It waits for no other rank, and all others wait."),
-                ],
-                judged_by: "fail-slow".to_owned(),
-                began_us: analysis.breakdown.start_us[0][self.onset as usize].and_then(|us| i64::try_from(us).ok()),
-                compared_by: "own computation".to_owned(),
-                compared: (slow..self.ranks.min(slow + 4)).map(|rank| compared(rank, rank == slow)).collect(),
-                ruled_out: vec![evidence(
-                    "slow-input: waiting for data per step in ms",
-                    2.0,
-                    2.1,
-                    "Not slow-input: its waiting for data takes 2.0 ms per step, 2.1 ms before: this is not the cause.",
-                )],
-                next: vec!["Look at the clock of the rank's device.".to_owned(), "Compare the timelines.".to_owned()],
-                ..Blame::default()
-            }],
+            blamed: vec![self.blame(analysis)],
             judged_by: "Judged by the fail-slow detector: 75 steps after step 35.".to_owned(),
             notes: vec!["Stage 1 computes longer than the other stages: no component is blamed.".to_owned()],
             agreements: vec![Agreement {

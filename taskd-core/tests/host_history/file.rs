@@ -92,7 +92,7 @@ fn a_changed_byte_never_blames_another_host() {
             let read = file.read().unwrap();
             let is_known = |(host, incident): (&NodeId, &HostIncident)| known.covers(host, incident);
             assert!(read.history.iter().all(is_known), "byte {at}, bit {bit}");
-            assert!(read.history.len() >= 1 && (read.unreadable > 0 || read.history == known), "byte {at}, bit {bit}");
+            assert!(!read.history.is_empty() && (read.unreadable > 0 || read.history == known), "byte {at}, bit {bit}");
         }
     }
 }

@@ -32,7 +32,7 @@ impl Runtime {
     pub async fn run_with_signals(self, how: ShutdownMode) -> io::Result<JobReport> {
         let mut signals = Signals::listen()?;
         let handle = self.handle();
-        let mut run = pin!(self.run());
+        let mut run = Box::pin(self.run()); // large, and callers keep this future in theirs
         tokio::select! {
             biased;
             report = &mut run => Ok(report),

@@ -106,7 +106,7 @@ async fn leftover_processes_of_an_exited_rank_are_named_and_killed() {
 async fn leftover_processes_are_named_with_secrets_redacted() {
     let job = Job::new().await;
     let script = "sh -c 'while :; do sleep 9; done' x --licence hunter2 --token hunter3 & \
-                  until grep -q hunter3 /proc/$!/cmdline; do sleep 0.01; done; exit 0";
+                  until tr '\\0' ' ' < /proc/$!/cmdline | grep -q '^sh -c while'; do sleep 0.01; done; exit 0";
     let mut spec = sh(script);
     spec.secrets = SecretNames::default().with("licence"); // as a runtime puts those of its job there
     let proc = job.start_one(spec).await;

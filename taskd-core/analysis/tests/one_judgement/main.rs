@@ -56,6 +56,7 @@ fn job(seed: u64) -> (Job, Planted, u32, u64) {
         steps: 64,
         micro_batches: 1,
         kernels: 2,
+        kernel_ns: 15_000_000, // steps of about a tenth of a second
         checkpoint_every,
         is_host_only: random.random_bool(0.8),
         jitter_permille: random.random_range(5..40),
@@ -70,7 +71,7 @@ fn job(seed: u64) -> (Job, Planted, u32, u64) {
         Planted::Rank => Fault::SlowRank { rank, from_step, percent },
         Planted::Input => Fault::SlowLoader { rank, from_step, percent },
         Planted::Checkpoint => Fault::SlowCheckpoint { rank, from_step, percent: percent + 60 },
-        Planted::Link => Fault::SlowLink { source: rank, destination, from_step, percent: 20 * percent },
+        Planted::Link => Fault::SlowLink { source: rank, destination, from_step, percent: 200 * percent },
         Planted::Stage => Fault::UnevenStage { stage: random.random_range(0..pp), percent },
         Planted::All => Fault::SlowAll { from_step, percent },
     };

@@ -331,7 +331,7 @@ impl State {
             self.explained = self.explained.max(Some(proc.generation));
         } else if !is_from_outside
             && self.explained < Some(proc.generation)
-            && let Some(fault) = left_first(view, proc.generation)
+            && let Some(fault) = left_first(NAME, view, proc.generation)
         {
             out.blame(fault);
         }

@@ -126,7 +126,7 @@ impl FaultDetector for StallDetector {
             Some(clue) => fault.with_evidence(clue),
             None => fault,
         });
-        if let Some(left) = left_first(view, view.world.generation()) {
+        if let Some(left) = left_first(NAME, view, view.world.generation()) {
             out.blame(left); // the others may be waiting for it
         }
     }

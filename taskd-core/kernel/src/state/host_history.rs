@@ -222,23 +222,22 @@ impl HostHistory {
         self.hosts.values().filter_map(|incidents| Some(incidents.last()?.at)).max()
     }
 
-    /// Returns the incidents of a host in the last 14 days before `now`.
+    /// Returns the incidents of a host since 14 days before `now`. One after `now` counts: clocks of hosts differ.
     pub(crate) fn recent(&self, host: &NodeId, now: WallTime) -> &[HostIncident] {
         self.hosts.get(host).map_or(&[], |incidents| recent(incidents, now))
     }
 
-    /// Returns the number of incidents of all hosts in the last 14 days before `now`.
+    /// Returns the number of incidents of all hosts since 14 days before `now`.
     pub(crate) fn recent_count(&self, now: WallTime) -> usize {
         self.hosts.values().map(|incidents| recent(incidents, now).len()).sum()
     }
 }
 
-/// Returns the incidents of the last 14 days before `now`.
+/// Returns the incidents since 14 days before `now`.
 fn recent(incidents: &[HostIncident], now: WallTime) -> &[HostIncident] {
     let since = WallTime::from_unix_ms(now.as_unix_ms().saturating_sub(PERIOD_DAYS * MS_PER_DAY));
     let from = incidents.partition_point(|incident| incident.at < since);
-    let to = incidents.partition_point(|incident| incident.at <= now);
-    &incidents[from.min(to)..to]
+    &incidents[from..]
 }
 
 fn age_ms(incident: &HostIncident, now: WallTime) -> u64 {

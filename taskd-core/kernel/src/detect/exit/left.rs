@@ -3,9 +3,8 @@
 //!
 //! Such a rank is blamed only if no other cause is known.
 
-use super::NAME;
 use crate::detect::{Damage, Evidence, Fault, FaultClass, Suspect};
-use crate::job::{Domain, Generation, Rank, Role};
+use crate::job::{Domain, Generation, Name, Rank, Role};
 use crate::state::{Proc, View};
 
 /// Confidence that a finished rank explains why others failed or stalled; any other known cause has a higher one.
@@ -16,7 +15,7 @@ const NAMED_MAX: usize = 8;
 
 /// Returns a fault for the rank of this generation that exited with code 0 while others had not finished; of several
 /// the first to end, by the time of its report.
-pub(in crate::detect) fn left_first(view: &View, generation: Generation) -> Option<Fault> {
+pub(in crate::detect) fn left_first(by: Name, view: &View, generation: Generation) -> Option<Fault> {
     let members = view.world.members().iter().filter_map(|(rank, member)| {
         let proc = view.proc(&Role::Rank(*rank)).filter(|proc| proc.incarnation == member.incarnation)?;
         (proc.generation == generation).then_some((*rank, proc))
@@ -40,7 +39,7 @@ pub(in crate::detect) fn left_first(view: &View, generation: Generation) -> Opti
     };
     let clue = Evidence { peers: others, ..Evidence::text("left_first", text) };
     Some(
-        Fault::new(NAME, proc.ended_at.unwrap_or(view.now), suspect)
+        Fault::new(by, proc.ended_at.unwrap_or(view.now), suspect)
             .with_incarnation(Some(proc.incarnation))
             .with_evidence(clue),
     )

@@ -115,6 +115,8 @@ pub(super) struct Channel {
     /// Values from which the usual ones are learned, row by row; empty afterwards.
     rows: Vec<f32>,
     pub(super) is_learned: bool,
+    /// True if the latest step has values of checkpoints.
+    has_saved: bool,
     /// Usual value of each rank.
     pub(super) level: Vec<f32>,
     /// True for ranks that have been slow from the start.
@@ -135,6 +137,7 @@ impl Channel {
             tuning: Tuning::of(series),
             rows: Vec::new(),
             is_learned: false,
+            has_saved: false,
             level: Vec::new(),
             from_start: Vec::new(),
             pools_now: Vec::new(),
@@ -309,7 +312,13 @@ impl Channel {
     ) {
         self.normalize(&mut scratch.values, scale);
         self.separate(scratch, layout);
+        let is_after_save =
+            std::mem::replace(&mut self.has_saved, scratch.job.is_finite() && self.series == Series::Checkpoint);
         if !scratch.job.is_finite() {
+            // Peers of a rank that saves after its last collective wait in the next step.
+            if is_after_save {
+                waits.iter().enumerate().for_each(|(rank, wait)| self.ranks.add_wait(rank, *wait));
+            }
             return;
         }
         let limits = [Level::Job, Level::Pool, Level::Replica, Level::Rank].map(|level| self.limits(level));

@@ -213,6 +213,12 @@ impl Track {
         if highest >= limits.threshold { Change::Shifted } else { Change::None }
     }
 
+    /// Adds what peers waited in the step after the latest value to the runs that contain this value.
+    pub(super) fn add_wait(&mut self, at: usize, wait: f32) {
+        let Some(unit) = self.units.get_mut(at).filter(|_| wait.is_finite()) else { return };
+        unit.runs.iter_mut().filter(|run| run.count > 0).for_each(|run| run.wait += wait);
+    }
+
     /// Returns the values since the onset, according to the largest shift with a score at the threshold, and true if
     /// this is the smallest shift of all.
     pub(super) fn run(&self, at: usize, limits: &Limits) -> Option<(Run, bool)> {

@@ -142,6 +142,32 @@ fn a_burst_of_other_work_on_a_machine_is_no_fault_of_short_steps() {
 }
 
 #[test]
+fn a_slow_checkpoint_is_blamed_though_peers_wait_for_it_in_the_next_step() {
+    let mut play = Play::new(Scene::of(4));
+    let mut saving = |steps: u32, slow_ms: u64| {
+        let mut found = Vec::new();
+        for _ in 0..steps {
+            let saves = |rank: u32, times: StepTimes| {
+                let save_checkpoint_ns = (20 + if rank == 3 { slow_ms } else { 0 }) * MS;
+                Some(StepTimes { wall_ns: times.wall_ns + save_checkpoint_ns, save_checkpoint_ns, ..times })
+            };
+            found.extend(play.steps(1, &[100; 4], saves));
+            let waits = |rank: u32, times: StepTimes| {
+                let late = if rank == 3 { 0 } else { slow_ms * MS };
+                Some(StepTimes { wall_ns: times.wall_ns + late, wait_ns: times.wait_ns + late, ..times })
+            };
+            found.extend(play.steps(1, &[100; 4], waits));
+        }
+        found
+    };
+    assert!(saving(40, 0).is_empty());
+    let found = saving(8, 200);
+    let blames: Vec<&Finding> = found.iter().filter(is_blame).collect();
+    let [Finding::Blame(fault)] = blames[..] else { panic!("{found:?}") };
+    assert!(fault.evidence[0].text.starts_with("slow-checkpoint: rank 3"), "{:?}", fault.evidence);
+}
+
+#[test]
 fn a_new_generation_starts_without_data() {
     let mut play = Play::new(Scene::of(4));
     play.plain(60, &[100; 4]);

@@ -4,8 +4,8 @@ use super::ascend::fast_directory;
 use super::random::Random;
 use super::{Outcome, Target, mutate};
 use std::path::PathBuf;
+use taskd_core::live::incidents;
 use taskd_examples::program::Failure;
-use taskd_report::incidents;
 use tempfile::TempDir;
 
 /// Recorded logs of a job with incidents.

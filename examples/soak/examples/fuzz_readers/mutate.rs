@@ -50,7 +50,8 @@ pub(crate) fn bytes(random: &mut Random, input: &[u8], others: &[Vec<u8>]) -> Ve
 
 fn damage(random: &mut Random, bytes: &mut Vec<u8>, others: &[Vec<u8>]) {
     let at = random.below(bytes.len() + 1);
-    let end = (at + 1 + random.below(1 << random.below(9))).min(bytes.len()).max(at);
+    let longest = 1 << random.below(9);
+    let end = (at + 1 + random.below(longest)).min(bytes.len()).max(at);
     match random.below(16) {
         0 => bytes.truncate(at),
         1 | 2 => flip(random, bytes, at),

@@ -86,8 +86,13 @@ fn damage(random: &mut Random, operations: &mut Vec<Operation>) {
     let other = *random.pick(operations);
     let at = random.below(operations.len());
     let small = |random: &mut Random| u32::try_from(random.below(5)).unwrap_or_default();
+    let damage = random.below(12);
+    if damage == 11 && operations.len() > 1 {
+        operations.remove(at);
+        return;
+    }
     let Some(operation) = operations.get_mut(at) else { return };
-    match random.below(12) {
+    match damage {
         0 => operation.start = f64::from_bits(random.next()),
         1 => operation.duration = f64::from_bits(random.next()),
         2 => operation.start = -operation.start,
@@ -99,7 +104,6 @@ fn damage(random: &mut Random, operations: &mut Vec<Operation>) {
         8 => operation.global_chunk = if random.is_one_in(2) { None } else { Some(small(random)) },
         9 => operation.sequence = u32::try_from(random.extreme() >> 32).unwrap_or_default(),
         10 => operations.push(other),
-        _ if operations.len() > 1 => drop(operations.remove(at)),
         _ => operation.micro_batch = None,
     }
 }

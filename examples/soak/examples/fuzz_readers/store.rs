@@ -83,7 +83,7 @@ fn damage(random: &mut Random, batch: &mut RecordBatch) {
         6 => record.detail = other.detail,
         7 => record.name = NameId(random.next().to_le_bytes()[0].into()),
         8 => record.detail = Detail::Step { number, cpu_nanos: random.extreme() },
-        9 => drop(batch.records.remove(at)),
+        9 => _ = batch.records.remove(at),
         10 => batch.records.push(other),
         _ => damage_detail(random, record),
     }

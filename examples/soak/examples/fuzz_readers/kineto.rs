@@ -117,6 +117,6 @@ impl Target for Kineto {
     }
 
     fn is_clear(&self, message: &str) -> bool {
-        message.contains(NAME) || message.contains("the trace")
+        [NAME, "the trace", "ranks have no trace file"].iter().any(|place| message.contains(place))
     }
 }

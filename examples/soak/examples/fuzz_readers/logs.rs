@@ -59,7 +59,7 @@ impl Target for Logs {
     }
 
     fn is_clear(&self, message: &str) -> bool {
-        [".log", "line ", "step", "decision", "incidents"].iter().any(|place| message.contains(place))
+        [".log", "line ", "input ", "step", "decision", "incidents"].iter().any(|place| message.contains(place))
             || message.contains(&*self.root.path().to_string_lossy())
     }
 }

@@ -2,7 +2,7 @@
 // has chosen. `revision` numbers the figures, `status` describes the reading of the run.
 const RETRY_MS = 2000;
 const SILENT_MS = 20000; // several times the interval at which the server sends its status
-const live = { ...JSON.parse(document.getElementById('live-status').textContent), lost: false, paused: false, next: null, timeline: '', source: null, heard: 0 };
+const live = { ...JSON.parse(document.getElementById('live-status').textContent), lost: false, paused: false, next: null, source: null, heard: 0 };
 const liveState = h('span', { role: 'status' });
 const liveAges = h('span', { 'aria-hidden': 'true' }); // changes every second: not for screen readers
 const liveLine = h('p', { id: 'live' }, liveState, liveAges);
@@ -42,26 +42,30 @@ function showLive() {
 function connect() {
   const source = new EventSource(`events?revision=${live.next?.revision ?? live.revision}`);
   live.source = source;
+  let spans = null; // of this connection: the figures that belong to it follow
   live.heard = performance.now();
   source.addEventListener('status', (event) => {
     live.lost = false;
     liveStatus(JSON.parse(event.data));
   });
   source.addEventListener('timeline', (event) => {
-    live.timeline = event.data;
+    spans = event.data;
     live.heard = performance.now();
   });
   source.addEventListener('analysis', (event) => {
-    live.next = { revision: Number(event.lastEventId), analysis: event.data, timeline: live.timeline };
-    live.timeline = '';
+    if (spans === null) return; // the timeline was lost with an earlier connection
+    live.next = { revision: Number(event.lastEventId), analysis: event.data, timeline: spans };
+    spans = null;
     live.heard = performance.now();
     applyNext();
   });
-  source.onerror = lose;
+  source.onerror = () => lose(source);
 }
 // The browser's own retry ends at the first answer other than 200, for example when the server has no room.
-function lose() {
-  live.source.close();
+function lose(source) {
+  source.close();
+  if (source !== live.source) return; // another connection has taken its place
+  live.source = null;
   live.lost = true;
   showLive();
   if (!live.has_ended) setTimeout(connect, RETRY_MS);
@@ -176,7 +180,7 @@ function startLive() {
     live.busy = event.target.tagName === 'SELECT' && (event.key === ' ' || event.altKey); // opens the list
   }, true);
   setInterval(() => {
-    if (!live.lost && performance.now() - live.heard > SILENT_MS) lose();
+    if (!live.lost && performance.now() - live.heard > SILENT_MS) lose(live.source);
     else applyNext();
   }, 1000);
   liveStatus({});

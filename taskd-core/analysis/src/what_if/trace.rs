@@ -186,7 +186,8 @@ impl<'a> Walk<'a> {
             resumed = resumed.max(time);
             waits = vec![segment];
             match cut {
-                Cut::Join { communication, .. } => waits.push(ops[communication]),
+                // At the limits of time a communication may end when it begins: it was not launched yet.
+                Cut::Join { communication, .. } => waits.extend(Some(ops[communication]).filter(|op| *op != NONE)),
                 Cut::Host { waits: object, end } => {
                     let begun = resumed.min(end);
                     let host = self.push(begun, end.saturating_sub(begun), &waits);

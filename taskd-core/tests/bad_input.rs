@@ -250,12 +250,12 @@ async fn recovers_without_logs(dir: &Path, expected: &[String]) {
     let runtime = builder(&launcher, 2).journal(dir).build().unwrap();
     let logs = runtime.handle().logs().cloned().unwrap();
     let job = tokio::spawn(runtime.run());
-    all_run(&launcher, 1).await;
+    launcher.all_run(2, 1).await;
     let mut health = logs.health();
     let degraded = health.wait_for(|health| health.trouble().is_some());
     drop(timeout(Duration::from_secs(60), degraded).await.expect("the journal notices"));
     launcher.kill(&ProcId::rank(1, 1));
-    all_run(&launcher, 2).await;
+    launcher.all_run(2, 2).await;
     let report = finish(&launcher, job, 2).await;
     assert_eq!((report.ok, report.restarts), (true, 1), "{}", report.reason);
 
@@ -301,15 +301,6 @@ fn refusal(builder: RuntimeBuilder) -> String {
 }
 
 /// Waits until both ranks run in this incarnation.
-async fn all_run(launcher: &FakeLauncher, incarnation: u32) {
-    let all = async {
-        while !(0..2).all(|rank| launcher.runs(&ProcId::rank(rank, incarnation))) {
-            sleep(Duration::from_millis(1)).await;
-        }
-    };
-    timeout(Duration::from_secs(60), all).await.expect("all ranks run in the end");
-}
-
 async fn finish(launcher: &FakeLauncher, job: tokio::task::JoinHandle<JobReport>, incarnation: u32) -> JobReport {
     assert!((0..2).all(|rank| launcher.finish(&ProcId::rank(rank, incarnation), 0)), "both ranks run");
     timeout(Duration::from_secs(600), job).await.expect("the job ends").expect("nothing panics")
@@ -319,7 +310,7 @@ async fn finish(launcher: &FakeLauncher, job: tokio::task::JoinHandle<JobReport>
 async fn left_behind(dir: &Path) -> FakeLauncher {
     let launcher = FakeLauncher::new();
     let job = tokio::spawn(builder(&launcher, 2).journal(dir).build().unwrap().run());
-    all_run(&launcher, 1).await;
+    launcher.all_run(2, 1).await;
     sleep(Duration::from_secs(1)).await;
     job.abort();
     assert!(job.await.unwrap_err().is_cancelled());
@@ -336,7 +327,7 @@ async fn starts_again(
 ) -> Vec<String> {
     Messages::listen();
     let job = tokio::spawn(change(builder(launcher, 2)).journal(dir).build().unwrap().run());
-    all_run(launcher, 2).await;
+    launcher.all_run(2, 2).await;
     assert!(!launcher.runs(&ProcId::rank(0, 1)), "an old one beside it would share its world");
     assert!(finish(launcher, job, 2).await.ok);
     logged(dir)

@@ -26,16 +26,6 @@ fn builder(launcher: &FakeLauncher, ranks: u32) -> RuntimeBuilder {
         .launcher(launcher.clone())
 }
 
-/// Waits until these ranks run in this incarnation.
-async fn all_run(launcher: &FakeLauncher, ranks: u32, incarnation: u32) {
-    let all = async {
-        while !(0..ranks).all(|rank| launcher.runs(&ProcId::rank(rank, incarnation))) {
-            sleep(Duration::from_millis(1)).await;
-        }
-    };
-    timeout(Duration::from_secs(60), all).await.expect("all ranks run in the end");
-}
-
 fn finish_all(launcher: &FakeLauncher, ranks: u32, incarnation: u32) {
     for rank in 0..ranks {
         assert!(launcher.finish(&ProcId::rank(rank, incarnation), 0));
@@ -50,9 +40,9 @@ async fn end(job: tokio::task::JoinHandle<JobReport>) -> JobReport {
 async fn killed_rank_is_blamed_all_restart_and_the_job_completes() {
     let launcher = FakeLauncher::new();
     let job = tokio::spawn(builder(&launcher, 4).build().unwrap().run());
-    all_run(&launcher, 4, 1).await;
+    launcher.all_run(4, 1).await;
     launcher.kill(&ProcId::rank(2, 1));
-    all_run(&launcher, 4, 2).await;
+    launcher.all_run(4, 2).await;
     sleep(Duration::from_secs(1)).await;
     finish_all(&launcher, 4, 2);
     let report = end(job).await;
@@ -71,7 +61,7 @@ async fn start_line_lists_allowed_and_forbidden_strategies() {
     spec.policy.strategies.insert(Name::new("restart"), Permission::Never);
     spec.policy.reasons.insert(Name::new("restart"), "its data is on loan".into());
     let job = tokio::spawn(builder(&launcher, 1).job(spec).build().unwrap().run());
-    all_run(&launcher, 1, 1).await;
+    launcher.all_run(1, 1).await;
     finish_all(&launcher, 1, 1);
     assert!(end(job).await.ok);
     let first = Messages::here(tracing::Level::TRACE).swap_remove(0);
@@ -89,7 +79,7 @@ async fn impossible_strategies_and_coverage_are_logged_at_the_start() {
     let runtime = runtime.strategies(taskd_core::recover::defaults()).build().unwrap();
     let handle = runtime.handle();
     let job = tokio::spawn(runtime.run());
-    all_run(&launcher, 2, 1).await;
+    launcher.all_run(2, 1).await;
     let status = handle.status().await.unwrap();
     let cannot = ["dump", "dump-exit", "grow", "recover", "shrink"];
     assert_eq!(status.cannot.keys().map(Name::as_str).collect::<Vec<_>>(), cannot);
@@ -149,7 +139,7 @@ async fn a_graceful_stop_waits_for_the_grace_time_and_a_second_one_hurries() {
     let runtime = builder(&launcher, 1).job(spec).build().unwrap();
     let handle: RuntimeHandle = runtime.handle();
     let job = tokio::spawn(runtime.run());
-    all_run(&launcher, 1, 1).await;
+    launcher.all_run(1, 1).await;
     handle.stop("maintenance").await.unwrap();
     sleep(Duration::from_secs(5)).await;
     assert!(launcher.runs(&ProcId::rank(0, 1)), "it has its grace time");
@@ -176,7 +166,7 @@ async fn a_cancelled_token_ends_the_job_in_order() {
     let (launcher, token) = (FakeLauncher::new(), CancellationToken::new());
     let run = builder(&launcher, 2).build().unwrap().run_until_cancelled(token.child_token());
     let job = tokio::spawn(run);
-    all_run(&launcher, 2, 1).await;
+    launcher.all_run(2, 1).await;
     token.cancel();
     let report = end(job).await;
     assert_eq!(report.outcome, Outcome::Stopped);
@@ -190,7 +180,7 @@ async fn shutdown_with_terminate_gives_ranks_the_requested_grace() {
     let runtime = builder(&launcher, 1).job(spec).build().unwrap();
     let handle = runtime.handle();
     let job = tokio::spawn(runtime.run());
-    all_run(&launcher, 1, 1).await;
+    launcher.all_run(1, 1).await;
     handle.shutdown(ShutdownMode::Terminate { grace: Duration::from_secs(40) }).await.unwrap();
     sleep(Duration::from_secs(39)).await;
     assert!(launcher.runs(&ProcId::rank(0, 1)), "it may save");
@@ -213,7 +203,7 @@ async fn supervisor_after_a_suspension_reports_no_incident() {
     let launcher = FakeLauncher::new();
     let runtime = builder(&launcher, 2).source(Beats { last: 0 }).build().unwrap();
     let job = tokio::spawn(runtime.run());
-    all_run(&launcher, 2, 1).await;
+    launcher.all_run(2, 1).await;
     sleep(Duration::from_secs(3)).await;
     tokio::time::advance(Duration::from_secs(30)).await; // all processes stood still, this one too
     sleep(Duration::from_secs(3)).await;
@@ -264,7 +254,7 @@ async fn broken_sources_are_noted_and_the_job_completes() {
     let launcher = FakeLauncher::new();
     let runtime = builder(&launcher, 1).source(Broken { panics: true }).source(Broken { panics: false });
     let job = tokio::spawn(runtime.build().unwrap().run());
-    all_run(&launcher, 1, 1).await;
+    launcher.all_run(1, 1).await;
     sleep(Duration::from_secs(2)).await;
     finish_all(&launcher, 1, 1);
     let report = end(job).await;
@@ -282,9 +272,9 @@ async fn events_report_the_run_in_order() {
     let runtime = builder(&launcher, 2).build().unwrap();
     let mut events = runtime.handle().events();
     let job = tokio::spawn(runtime.run());
-    all_run(&launcher, 2, 1).await;
+    launcher.all_run(2, 1).await;
     launcher.kill(&ProcId::rank(1, 1));
-    all_run(&launcher, 2, 2).await;
+    launcher.all_run(2, 2).await;
     sleep(Duration::from_secs(1)).await;
     finish_all(&launcher, 2, 2);
     end(job).await;
@@ -320,9 +310,9 @@ async fn a_new_supervisor_goes_on_where_the_old_one_was_killed() {
     let dir = tempfile::tempdir().unwrap();
     let launcher = FakeLauncher::new();
     let job = tokio::spawn(builder(&launcher, 3).journal(dir.path()).build().unwrap().run());
-    all_run(&launcher, 3, 1).await;
+    launcher.all_run(3, 1).await;
     launcher.kill(&ProcId::rank(0, 1));
-    all_run(&launcher, 3, 2).await;
+    launcher.all_run(3, 2).await;
     sleep(Duration::from_millis(200)).await; // its last records reach the file
     job.abort();
     assert!(job.await.unwrap_err().is_cancelled());
@@ -330,7 +320,7 @@ async fn a_new_supervisor_goes_on_where_the_old_one_was_killed() {
     launcher.kill(&ProcId::rank(1, 2)); // no supervisor is there to see it
     let next = launcher.attach();
     let job = tokio::spawn(builder(&next, 3).journal(dir.path()).build().unwrap().run());
-    all_run(&next, 3, 3).await;
+    next.all_run(3, 3).await;
     let untouched = |p: &taskd_core::launch::ProcStatus| p.phase == Phase::Running;
     assert_eq!(next.list().await.unwrap().procs.iter().filter(|p| untouched(p)).count(), 3);
     sleep(Duration::from_millis(200)).await;
@@ -349,9 +339,9 @@ async fn a_new_supervisor_goes_on_with_what_was_handed_over() {
     let runtime = builder(&launcher, 3).journal(dir.path()).build().unwrap();
     let handle = runtime.handle();
     let job = tokio::spawn(runtime.run());
-    all_run(&launcher, 3, 1).await;
+    launcher.all_run(3, 1).await;
     launcher.kill(&ProcId::rank(0, 1));
-    all_run(&launcher, 3, 2).await;
+    launcher.all_run(3, 2).await;
     handle.detach(Duration::from_secs(60)).await.unwrap();
     let report = end(job).await;
     assert_eq!((report.outcome, report.ok, report.restarts), (Outcome::Detached, false, 1));
@@ -363,7 +353,7 @@ async fn a_new_supervisor_goes_on_with_what_was_handed_over() {
     launcher.kill(&ProcId::rank(1, 2)); // no supervisor is there to see it
     let next = launcher.attach();
     let job = tokio::spawn(builder(&next, 3).journal(dir.path()).build().unwrap().run());
-    all_run(&next, 3, 3).await;
+    next.all_run(3, 3).await;
     finish_all(&next, 3, 3);
     let report = end(job).await;
     assert_eq!((report.outcome, report.restarts), (Outcome::Completed, 2), "{}", report.reason);
@@ -383,11 +373,11 @@ async fn detach_refused_by_the_launcher_leaves_the_job_running() {
         .unwrap();
     let handle = runtime.handle();
     let job = tokio::spawn(runtime.run());
-    all_run(&fake, 2, 1).await;
+    fake.all_run(2, 1).await;
     let refused = handle.detach(Duration::from_secs(60)).await;
     assert!(matches!(&refused, Err(ControlError::Refused(why)) if why.contains("keeps cannot leave")), "{refused:?}");
     fake.kill(&ProcId::rank(1, 1));
-    all_run(&fake, 2, 2).await; // it is watched as before
+    fake.all_run(2, 2).await; // it is watched as before
     finish_all(&fake, 2, 2);
     assert_eq!(end(job).await.outcome, Outcome::Completed);
 }
@@ -419,7 +409,7 @@ async fn a_dropped_run_winds_its_job_down_and_no_other_end_does() {
     let spec = JobSpec::new("test", 1, FakeProgram::Runs.spec());
     let runtime = Runtime::builder().job(spec).launcher(launcher);
     let job = tokio::spawn(runtime.detector(ExitDetector::new()).strategy(Restart::new()).build().unwrap().run());
-    all_run(&fake, 1, 1).await;
+    fake.all_run(1, 1).await;
     finish_all(&fake, 1, 1);
     assert_eq!((end(job).await.outcome, wound_down.lock().unwrap().len()), (Outcome::Completed, 0));
 }
@@ -444,7 +434,7 @@ impl Launcher for Keeps {
 async fn left_behind(dir: &std::path::Path) -> FakeLauncher {
     let launcher = FakeLauncher::new();
     let job = tokio::spawn(builder(&launcher, 2).journal(dir).build().unwrap().run());
-    all_run(&launcher, 2, 1).await;
+    launcher.all_run(2, 1).await;
     sleep(Duration::from_secs(1)).await;
     job.abort();
     assert!(job.await.unwrap_err().is_cancelled());
@@ -457,7 +447,7 @@ async fn journal_of_other_plugins_is_not_resumed_and_the_job_restarts() {
     let launcher = left_behind(dir.path()).await;
     let other = builder(&launcher, 2).detector(detector_fn("new", |_, _, _| ())).journal(dir.path()).build().unwrap();
     let job = tokio::spawn(other.run());
-    all_run(&launcher, 2, 2).await; // what ran is stopped first: its incarnation never runs twice
+    launcher.all_run(2, 2).await; // what ran is stopped first: its incarnation never runs twice
     assert!(!launcher.runs(&ProcId::rank(0, 1)));
     finish_all(&launcher, 2, 2);
     assert!(end(job).await.ok);
@@ -468,7 +458,7 @@ async fn a_log_of_another_number_of_ranks_is_not_gone_on_with() {
     let dir = tempfile::tempdir().unwrap();
     let launcher = left_behind(dir.path()).await;
     let job = tokio::spawn(builder(&launcher, 3).journal(dir.path()).build().unwrap().run());
-    all_run(&launcher, 3, 2).await;
+    launcher.all_run(3, 2).await;
     finish_all(&launcher, 3, 2);
     assert!(end(job).await.ok);
 }
@@ -492,20 +482,20 @@ async fn journal_cut_before_the_last_restart_leads_to_a_new_incarnation() {
     let [dir, early] = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];
     let launcher = FakeLauncher::new();
     let job = tokio::spawn(builder(&launcher, 2).journal(dir.path()).build().unwrap().run());
-    all_run(&launcher, 2, 1).await;
+    launcher.all_run(2, 1).await;
     sleep(Duration::from_millis(200)).await;
     for entry in std::fs::read_dir(dir.path()).unwrap() {
         let path = entry.unwrap().path();
         std::fs::copy(&path, early.path().join(path.file_name().unwrap())).unwrap();
     }
     launcher.kill(&ProcId::rank(0, 1));
-    all_run(&launcher, 2, 2).await;
+    launcher.all_run(2, 2).await;
     job.abort();
     assert!(job.await.unwrap_err().is_cancelled());
 
     let next = launcher.attach();
     let job = tokio::spawn(builder(&next, 2).journal(early.path()).build().unwrap().run());
-    all_run(&next, 2, 3).await;
+    next.all_run(2, 3).await;
     assert!((0..2).all(|rank| !next.runs(&ProcId::rank(rank, 2))), "nothing is left of what the log does not know");
     finish_all(&next, 2, 3);
     let report = end(job).await;
@@ -542,7 +532,7 @@ async fn superseded_supervisor_ends_and_leaves_the_ranks_running() {
         .unwrap();
     let handle = runtime.handle();
     let job = tokio::spawn(runtime.run());
-    all_run(&launcher, 3, 1).await;
+    launcher.all_run(3, 1).await;
     taken.notify_one();
     let report = end(job).await;
     assert_eq!((report.outcome, report.ok, report.outcome.exit_code()), (Outcome::Superseded, false, 77));

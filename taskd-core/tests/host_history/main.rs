@@ -24,7 +24,7 @@ use taskd_core::runtime::{Problem, Runtime, RuntimeBuilder};
 use taskd_core::sim::{self, SimConfig};
 use taskd_core::state::{HostHistory, HostIncident};
 use taskd_core::testing::doubles::{FakeLauncher, FakeProgram};
-use tokio::time::{sleep, timeout};
+use tokio::time::timeout;
 
 fn node(name: &str) -> NodeId {
     NodeId(Name::from(name.to_owned()))
@@ -44,15 +44,6 @@ fn builder(launcher: &FakeLauncher, ranks: u32) -> RuntimeBuilder {
         .detectors(plugins.detectors)
         .strategies(plugins.strategies)
         .launcher(launcher.clone())
-}
-
-async fn all_run(launcher: &FakeLauncher, ranks: u32, incarnation: u32) {
-    let all = async {
-        while !(0..ranks).all(|rank| launcher.runs(&ProcId::rank(rank, incarnation))) {
-            sleep(Duration::from_millis(1)).await;
-        }
-    };
-    timeout(Duration::from_secs(60), all).await.expect("all ranks run in the end");
 }
 
 /// The hosts of the ranks, by rank.
@@ -75,10 +66,10 @@ async fn killed_once(file: &HostHistoryFile, journal: &Path) -> BTreeMap<Rank, S
     let launcher = FakeLauncher::with_nodes(["a", "b", "c"], 1);
     let runtime = builder(&launcher, 2).journal(journal).host_history(file.path()).build().unwrap();
     let job = tokio::spawn(runtime.run());
-    all_run(&launcher, 2, 1).await;
+    launcher.all_run(2, 1).await;
     let placed = hosts(&launcher).await;
     launcher.kill(&ProcId::rank(0, 1));
-    all_run(&launcher, 2, 2).await;
+    launcher.all_run(2, 2).await;
     (0..2).for_each(|rank| assert!(launcher.finish(&ProcId::rank(rank, 2), 0)));
     let report = timeout(Duration::from_secs(600), job).await.unwrap().unwrap();
     assert_eq!(report.outcome, Outcome::Completed, "{}", report.reason);
@@ -115,9 +106,9 @@ async fn a_restarted_supervisor_records_what_the_file_lacks_and_nothing_twice() 
     let runtime = build();
     let handle = runtime.handle();
     let job = tokio::spawn(runtime.run());
-    all_run(&launcher, 2, 1).await;
+    launcher.all_run(2, 1).await;
     launcher.kill(&ProcId::rank(1, 1));
-    all_run(&launcher, 2, 2).await;
+    launcher.all_run(2, 2).await;
     handle.detach(Duration::from_secs(60)).await.unwrap();
     assert_eq!(job.await.unwrap().outcome, Outcome::Detached);
     let once = recorded(&file);
@@ -142,9 +133,9 @@ async fn a_restarted_supervisor_records_what_the_file_lacks_and_nothing_twice() 
 async fn without_a_history_nothing_is_recorded_or_noted() {
     let launcher = FakeLauncher::with_nodes(["a", "b", "c"], 1);
     let job = tokio::spawn(builder(&launcher, 2).build().unwrap().run());
-    all_run(&launcher, 2, 1).await;
+    launcher.all_run(2, 1).await;
     launcher.kill(&ProcId::rank(0, 1));
-    all_run(&launcher, 2, 2).await;
+    launcher.all_run(2, 2).await;
     (0..2).for_each(|rank| assert!(launcher.finish(&ProcId::rank(rank, 2), 0)));
     let report = timeout(Duration::from_secs(600), job).await.unwrap().unwrap();
     let evidence = report.incidents[0].evidence.join("; ");

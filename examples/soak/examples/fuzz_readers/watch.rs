@@ -134,7 +134,7 @@ fn now() -> Duration {
     Duration::new(time.tv_sec.unsigned_abs(), u32::try_from(time.tv_nsec).unwrap_or_default())
 }
 
-/// Returns the largest resident memory of the process since the last call, in KiB; `None` if the kernel does not tell.
+/// Returns the largest resident memory of the process since the last call, in KiB; `None` if the kernel does not report it.
 fn peak_kib() -> Option<u64> {
     let status = std::fs::read_to_string("/proc/self/status").ok()?;
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;

@@ -122,7 +122,7 @@ impl Ranks {
         if matches!(self, Ranks::Eight) { 80 } else { 48 }
     }
 
-    /// Returns the two ranks whose connection is used in each step, if `victim` is one of them.
+    /// Returns the two ranks that exchange data in each step, if `victim` is one of them.
     #[must_use]
     pub const fn link(self, victim: u32) -> [u32; 2] {
         match self {

@@ -40,7 +40,7 @@ pub struct LiveStatus {
 /// Figures in the form of a live page, without line breaks: the data of its events.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LiveFigures {
-    /// The document without its timeline: event `analysis`, whose identifier is the revision.
+    /// The document without its timeline: event `analysis`. The identifier of the event is the revision.
     pub analysis: String,
     /// The timeline: event `timeline`, which precedes `analysis`.
     pub timeline: String,

@@ -247,13 +247,13 @@ impl<'a> Case<'a> {
     }
 }
 
-fn item(cause: &str, whose: &str, what: &str, change: Change, excess: f64) -> Option<EvidenceItem> {
+fn item(cause: &str, owner: &str, what: &str, change: Change, excess: f64) -> Option<EvidenceItem> {
     let (since, before) = (change.since?, change.before?);
     let is_ruled_out = since - before < RULED_OUT * excess;
     let result = if is_ruled_out { "this is not the cause" } else { "this became longer, too" };
     let (value, usual) = (Some(rounded(since)), Some(rounded(before)));
     let text = format!(
-        "{}: {whose} {what} takes {since:.1} ms per step, {before:.1} ms before: {result}.",
+        "{}: {owner} {what} takes {since:.1} ms per step, {before:.1} ms before: {result}.",
         if is_ruled_out { format!("Not {cause}") } else { format!("Perhaps also {cause}") }
     );
     Some(EvidenceItem { what: format!("{cause}: {what} per step in ms"), value, usual, text })

@@ -34,7 +34,7 @@ pub(super) fn outliers(analysis: &Analysis, own_us: &Table, rule: &VerdictRule) 
     for rows in stages.values().filter(|rows| rows.len() > PEERS_MIN) {
         let outlier = |row: &usize| outlier(analysis, own_us, rows, *row);
         let slow: Vec<SlowRank> = rows.iter().filter_map(outlier).collect();
-        // Several ranks that stand out are an uneven load, or a host: more steps tell.
+        // Several ranks that stand out are an uneven load, or a host: that takes more steps to decide.
         if let [one] = &slow[..] {
             found.push(one.clone());
         }

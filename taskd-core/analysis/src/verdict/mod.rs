@@ -2,8 +2,8 @@
 //!
 //! The judgement is that of the fail-slow engine, which judges running jobs, too ([`rows`], [`judge`], [`case`]). Two
 //! rules judge what the engine cannot see, and the verdict names the one that judged: `peers` slow-downs that begin before
-//! the engine has learned the usual times, above all traces of a few steps ([`peers`], [`few`]), and `links` single links,
-//! whose transfers the engine does not get ([`links`]).
+//! the engine has learned the usual times, above all traces of a few steps ([`peers`], [`few`]), and `links` single links, of
+//! which the engine gets no transfers ([`links`]).
 //!
 //! A stage that is slower than another, a job that becomes slower on all ranks, and lengths that vary from step to step
 //! have no culprit.

@@ -253,7 +253,7 @@ impl Kernel {
     }
 }
 
-/// Returns the first world with the ranks on hosts, if the history of hosts tells these apart, and the hosts that were
+/// Returns the first world with the ranks on hosts, if the history distinguishes the hosts, and the hosts that were
 /// passed over. Otherwise the launcher chooses the hosts.
 fn seated_by_history(world: World, view: &View) -> (World, BTreeMap<NodeId, String>) {
     let Some(seats) = placement::first(view, &world) else { return (world, BTreeMap::new()) };

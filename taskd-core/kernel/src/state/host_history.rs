@@ -11,8 +11,8 @@ use serde::{Deserialize, Serialize};
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
-/// Maximum number of hosts of a history. One more replaces the host with the oldest last incident, whose incidents are
-/// counted as dropped.
+/// Maximum number of hosts of a history. One more replaces the host with the oldest last incident; the incidents of
+/// that host are counted as dropped.
 pub const HOSTS_MAX: usize = 4096;
 
 /// Maximum number of incidents of a host. One more replaces the oldest, which is counted.

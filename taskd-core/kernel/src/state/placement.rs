@@ -115,7 +115,7 @@ pub(crate) fn elsewhere(view: &View, seats: &Seats, rank: Rank) -> Option<Seats>
     Some(moved)
 }
 
-/// Returns places for all ranks of a first world, if the history of hosts tells the hosts apart. `None` if it does not,
+/// Returns places for all ranks of a first world, if the history distinguishes the hosts. `None` if it does not,
 /// if the job names hosts, or if not all ranks have room: then the launcher chooses the hosts.
 pub(crate) fn first(view: &View, world: &World) -> Option<Seats> {
     let mut scores = view.ready_nodes().map(|host| view.host_score(host));

@@ -29,7 +29,7 @@ fn plugins() -> Plugins {
     Plugins { detectors: vec![exits()], strategies: vec![Box::new(Restart::new())] }
 }
 
-/// A job with this history whose launcher lists the hosts a, b and c, and the commands of its first start.
+/// A job with this history and a launcher with the hosts a, b and c, and the commands of its first start.
 fn begun(history: Option<HostHistory>) -> (Bench, Vec<Command>) {
     let mut bench = Bench::with(2, |_| (), plugins());
     if let Some(history) = history {

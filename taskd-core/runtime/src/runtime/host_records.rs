@@ -21,7 +21,7 @@ pub(super) struct HostRecords {
 }
 
 impl OpenHistory {
-    /// Returns the input that tells the kernel, and the writer of what the kernel records.
+    /// Returns the input for the kernel, and the writer of what the kernel records.
     pub(super) fn begin(self) -> (Input, Option<HostRecords>) {
         let input = Input::HostHistory(Box::new(self.history));
         match HostHistoryWriter::start(self.file) {

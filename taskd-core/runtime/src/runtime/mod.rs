@@ -20,7 +20,7 @@
 //! | `output` | output directories of processes, for status, reports and log lines |
 //! | `handle` | the host program's handle of a running job |
 //! | `shutdown` | ways to leave a job that has not ended |
-//! | `unattended` | the end of a job whose run is dropped |
+//! | `unattended` | the end of a job after its run was dropped |
 //! | `signals` | leaving on SIGTERM and SIGINT, if the host program asks for it |
 //! | `control` | the handle on a local socket, as JSON lines |
 //! | `exit_code` | exit code of a program that ran a job |

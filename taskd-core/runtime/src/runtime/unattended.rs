@@ -1,4 +1,4 @@
-//! The end of a job whose run is dropped: its launcher is asked to shut down, because no later supervisor is expected.
+//! The end of a job after its run was dropped: its launcher is asked to shut down, because no later supervisor is expected.
 
 use crate::job::{Mode, Policy};
 use crate::launch::Launcher;

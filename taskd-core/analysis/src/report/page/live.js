@@ -101,6 +101,7 @@ function show(analysis, spans) {
     section.element.style.minHeight = `${section.element.offsetHeight || 420}px`; // 420: as before it was drawn
     section.body.remove();
     section.body = null;
+    section.element.classList.add('waiting');
     observer.observe(section.element);
     return !rank && (isUsed || box.bottom > -300 && box.top < innerHeight + 300);
   });

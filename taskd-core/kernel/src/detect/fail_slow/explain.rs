@@ -137,7 +137,7 @@ impl Context<'_> {
         let others = units.iter().filter(|other| **other as usize != replica);
         let (slow, of) = count(others.map(|other| self.channel.replicas.is_suspicious(*other as usize, &limits)));
         if of == 0 || fraction(slow, of) >= MEMBERS {
-            if !self.is_waited_for(run) {
+            if !self.is_waited_for(run, run.shift()) {
                 return Explanation::None;
             }
             let component = Component::Host(layout.places[here[0] as usize].host);
@@ -161,7 +161,7 @@ impl Context<'_> {
     }
 
     fn compute(&self, rank: usize, run: &Run) -> Explanation {
-        if self.have_peers_sped_up(rank, run.shift()) || !self.is_waited_for(run) {
+        if self.have_peers_sped_up(rank, run.shift()) || !self.is_waited_for(run, run.shift()) {
             return Explanation::None;
         }
         let stage = self.layout.stages.ranks(self.layout.stages.of[rank] as usize);
@@ -185,8 +185,7 @@ impl Context<'_> {
             return self.verdict(Component::Job, cause, all.clone(), run, all);
         }
         // Without a waiting peer the job loses nothing. A slower computation was examined for this already.
-        let is_free = self.has_waits && run.wait() < WAITED_FOR * self.excess(rank, run);
-        if of_rank != Cause::SlowRank && is_free {
+        if of_rank != Cause::SlowRank && !self.is_waited_for(run, self.excess(rank, run)) {
             return Explanation::None;
         }
         let mut is_open = false;
@@ -308,9 +307,9 @@ impl Context<'_> {
         !tuning.is_log || self.excess(rank, run) >= tuning.share_min
     }
 
-    /// Returns true if the peers wait longer than the unit.
-    fn is_waited_for(&self, run: &Run) -> bool {
-        !self.has_waits || run.wait() >= WAITED_FOR * run.shift()
+    /// Returns true if the peers wait longer than the unit, by a part of its excess.
+    fn is_waited_for(&self, run: &Run, excess: f32) -> bool {
+        !self.has_waits || run.wait() >= WAITED_FOR * excess
     }
 
     fn verdict(&self, component: Component, cause: Cause, ranks: Vec<u32>, run: &Run, units: Vec<u32>) -> Explanation {

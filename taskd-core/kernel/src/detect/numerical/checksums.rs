@@ -58,7 +58,7 @@ struct Compared<'a> {
 }
 
 impl Checksums {
-    /// Begins again in a new world, whose ranks have to prove again that they are equal. Reported differences are kept.
+    /// Begins again in a new world: its ranks have to prove again that they are equal. Reported differences are kept.
     pub(super) fn start_again(&mut self) {
         for group in self.groups.values_mut() {
             (group.compared, group.has_been_equal) = (None, false);

@@ -160,6 +160,19 @@ impl FakeLauncher {
         self.world.report_ends(&mut state);
     }
 
+    /// Waits until the processes of the first ranks run in this incarnation.
+    ///
+    /// # Panics
+    /// If they do not within a minute.
+    pub async fn all_run(&self, ranks: u32, incarnation: u32) {
+        let all = async {
+            while !(0..ranks).all(|rank| self.runs(&ProcId::rank(rank, incarnation))) {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+        };
+        tokio::time::timeout(Duration::from_secs(60), all).await.expect("all ranks run in the end");
+    }
+
     /// Returns true if the process was started and has not ended, whatever the launcher reports about it.
     #[must_use]
     pub fn runs(&self, proc: &ProcId) -> bool {

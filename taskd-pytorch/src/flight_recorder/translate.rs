@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use taskd_core::detect::hang::{ProcessState, RankReport};
 use taskd_core::job::Rank;
-use taskd_core::trace::{Call, GroupPosition};
+use taskd_core::trace::{Call, GroupPosition, point_to_point_name};
 
 /// Description of the group of all ranks.
 const DEFAULT_GROUP: &str = "default_pg";
@@ -223,7 +223,7 @@ fn pairs<'a>(dumps: &'a [Dump], names: &Names, out: &mut Translation<'a>) -> Vec
             let now = dump.entries.iter().map(latest).max().unwrap_or_default();
             let made = sides.get(&rank).map(Vec::as_slice).unwrap_or_default();
             let counted = made.iter().filter(|entry| !is_evicted || entry.is_pending());
-            let name = format!("{} from {from} to {to}", names.label(group));
+            let name = point_to_point_name(&names.label(group), from, to);
             let mut recent = Vec::new();
             for (sequence, entry) in (1..).zip(counted) {
                 out.exchanged.insert((rank, name.clone(), sequence), entry);

@@ -29,9 +29,32 @@ fn members(ranks: &str) -> Option<Vec<u32>> {
     Some(members)
 }
 
+/// Returns the name of the sends and receives of a group from one global rank to another. Both sides count them in the
+/// same order: the n-th send to a peer is the peer's n-th receive from that rank.
+#[must_use]
+pub fn point_to_point_name(group: &str, from: u32, to: u32) -> String {
+    format!("{group} from {from} to {to}")
+}
+
+/// Returns true for a name from [`point_to_point_name`] with these members.
+#[must_use]
+pub fn is_point_to_point(name: &str, members: &[u32]) -> bool {
+    let Some((rest, to)) = name.rsplit_once(" to ") else { return false };
+    let Some((_, from)) = rest.rsplit_once(" from ") else { return false };
+    matches!(members, [a, b] if from.parse() == Ok(*a) && to.parse() == Ok(*b))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn sends_and_receives_are_recognised_by_name_and_members() {
+        let name = point_to_point_name("pp from 1 to 2", 7, 9);
+        assert!(is_point_to_point(&name, &[7, 9]));
+        assert!(!is_point_to_point(&name, &[9, 7]) && !is_point_to_point(&name, &[7, 9, 11]));
+        assert!(!is_point_to_point("dp", &[7, 9]) && !is_point_to_point("from 7 to 9", &[7, 9]));
+    }
 
     #[test]
     fn members_stand_behind_the_last_bar() {

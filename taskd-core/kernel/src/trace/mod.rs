@@ -13,7 +13,7 @@ pub use fact::{
     COLLECTIVES, DecodeError, Ext, Extension, Fact, Observation, PROCESS_STATE, Probe, ProbeReply, ProbeResult, STACKS,
     Signal,
 };
-pub use group_name::split_group_name;
+pub use group_name::{is_point_to_point, point_to_point_name, split_group_name};
 pub use metrics::{
     GRAD_NORM, LOSS, METRIC_STEP, REPLICA_CHECKSUM, ReplicaChecksum, SKIPPED_STEPS, is_replica_checksum,
 };

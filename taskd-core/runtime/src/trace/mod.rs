@@ -29,5 +29,5 @@ pub use stored::{Pace, StoredSource};
 pub use taskd_kernel::trace::{
     COLLECTIVES, Call, DecodeError, DeviceTimes, Ext, Extension, Fact, GRAD_NORM, GroupPosition, LOSS, METRIC_STEP,
     Observation, PROCESS_STATE, Probe, ProbeReply, ProbeResult, RECENT_CALLS, REPLICA_CHECKSUM, ReplicaChecksum,
-    SKIPPED_STEPS, STACKS, Signal, StepTimes, is_replica_checksum,
+    SKIPPED_STEPS, STACKS, Signal, StepTimes, is_replica_checksum, point_to_point_name,
 };

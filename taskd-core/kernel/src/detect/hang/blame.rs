@@ -5,7 +5,7 @@
 use super::activity::Activity;
 use super::look::Look;
 use super::stacks::{Held, STACKS_MAX};
-use super::verdict::{Culprit, HangCause, HangVerdict, ranks};
+use super::verdict::{Culprit, Dispute, HangCause, HangVerdict, ranks};
 use super::{ANSWERS_LATE, HangDetector, NAME, process};
 use crate::detect::{Damage, Evidence, Fault, FaultClass, Findings, Health, Suspect};
 use crate::job::{Domain, Incarnation, JobTime, Name, Rank};
@@ -46,7 +46,8 @@ impl HangDetector {
     /// Blames the causes found, and withdraws blames if their cause was not found again.
     pub(super) fn blame(&mut self, verdict: HangVerdict, at: JobTime, view: &View, out: &mut Findings) {
         let culprits: Vec<Culprit> = verdict.culprits.into_iter().filter(|culprit| self.is_due(culprit)).collect();
-        let dispute = verdict.dispute.filter(|_| culprits.is_empty());
+        let is_final = |dispute: &Dispute| !dispute.may_resolve || dispute.since >= self.missing_after;
+        let dispute = verdict.dispute.filter(|dispute| culprits.is_empty() && is_final(dispute));
         let of = |culprit: &Culprit| (process(culprit.rank.0), class(culprit.cause));
         let mut found: BTreeMap<Domain, FaultClass> = culprits.iter().map(of).collect();
         found.extend(dispute.iter().map(|_| (Domain::Job, FaultClass::Stall)));

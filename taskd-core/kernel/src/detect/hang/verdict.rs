@@ -10,8 +10,8 @@
 //!    group has completed has completed as well: the report of its end was lost.
 //! 2. A member that is stopped or silent is the culprit; otherwise one that has ended and is absent.
 //! 3. Otherwise the odd ones. If they called what usually follows the omitted call, they have *skipped* it.
-//! 4. Otherwise absent members that already wait in another group, and have made fewer such calls than ever before on
-//!    their way there: they have skipped it.
+//! 4. Otherwise absent members that already wait in another group, and have always made such a call on their way there
+//!    before: they have skipped it. The sends and receives from one rank to another count as a group of these two.
 //! 5. Otherwise absent members that do not wait in another group: every chain of waiting ranks ends at them. Otherwise
 //!    members that left no record, although others did. If all wait in a circle, the culprits are the members that are
 //!    in the minority in each of their groups: they have left out the call in which the others wait.
@@ -125,6 +125,9 @@ pub struct Dispute {
     pub sequence: u64,
     /// How long the disagreement has lasted.
     pub since: Duration,
+    /// True if it may end by itself: ranks wait in a circle that contains sends or receives, which programs often begin
+    /// long before they wait for them.
+    pub may_resolve: bool,
     text: String,
 }
 
@@ -252,8 +255,8 @@ fn odd(_: &[RankReport], stuck: &[Stuck<'_>]) -> Vec<Culprit> {
     culprits
 }
 
-/// Finds members that already wait in another group, and have made fewer of these calls on their way there than ever
-/// before.
+/// Finds members that already wait in another group, and have omitted the call on their way there: they have always made
+/// it before.
 fn left_out(reports: &[RankReport], stuck: &[Stuck<'_>]) -> Vec<Culprit> {
     let mut culprits = Vec::new();
     for place in stuck {
@@ -261,7 +264,7 @@ fn left_out(reports: &[RankReport], stuck: &[Stuck<'_>]) -> Vec<Culprit> {
             let rank = report.rank;
             let waits = stuck.iter().find_map(|s| Some((s, *s.calling.get(&rank.0)?)));
             let Some((elsewhere, call)) = waits else { continue };
-            if habit::is_short(report, (elsewhere.group.name, call), place) {
+            if habit::has_omitted(report, (elsewhere.group.name, call), place) {
                 let (call, group) = (words(call), elsewhere.group.name);
                 let text = format!("{rank} has skipped {place}: it waits in {call} of group {group}");
                 culprits.push(place.culprit(rank.0, HangCause::Skipped, text));
@@ -302,7 +305,8 @@ fn unreported(reports: &[RankReport], stuck: &[Stuck<'_>]) -> Vec<Culprit> {
 /// Handles ranks that all wait for each other: finds the members that are in the minority in every stuck group with
 /// absent members.
 fn circle(_: &[RankReport], stuck: &[Stuck<'_>]) -> Vec<Culprit> {
-    let places = || stuck.iter().filter(|s| !s.absent.is_empty());
+    let blocked = blocked(stuck);
+    let places = || blocked.iter().copied();
     let minorities: Option<Vec<BTreeSet<u32>>> = places().map(Stuck::minority).collect();
     let Some(minority) = minorities.into_iter().flatten().reduce(|a, b| &a & &b) else { return Vec::new() };
     let culprit = |rank: u32| {
@@ -319,10 +323,28 @@ fn circle(_: &[RankReport], stuck: &[Stuck<'_>]) -> Vec<Culprit> {
     minority.into_iter().filter_map(culprit).collect()
 }
 
+/// Returns the calls that cannot complete by themselves: they wait for a member that waits for other ranks in such a call.
+/// A call that all members have made is slow, and those that wait in it will come.
+fn blocked<'s, 'a>(stuck: &'s [Stuck<'a>]) -> Vec<&'s Stuck<'a>> {
+    let waiting: BTreeSet<u32> = stuck.iter().flat_map(|s| s.calling.keys().chain(s.odd.keys()).copied()).collect();
+    let mut coming: BTreeSet<u32> = stuck.iter().flat_map(|s| &s.absent - &waiting).collect();
+    loop {
+        let known = coming.len();
+        for place in stuck.iter().filter(|s| s.unknown.is_empty() && s.shapes.len() == 1) {
+            if place.absent.is_subset(&coming) {
+                coming.extend(place.calling.keys());
+            }
+        }
+        if coming.len() == known {
+            return stuck.iter().filter(|s| !s.absent.is_subset(&coming)).collect();
+        }
+    }
+}
+
 /// Describes the disagreement that has lasted longest.
 fn dispute(stuck: &[Stuck<'_>]) -> Option<Dispute> {
-    let open = |s: &&Stuck<'_>| s.is_tied() || !s.absent.is_empty() && s.unknown.is_empty();
-    let place = stuck.iter().filter(open).max_by_key(|s| s.since())?;
+    let blocked = blocked(stuck).into_iter().filter(|s| s.unknown.is_empty());
+    let place = stuck.iter().filter(|s| s.is_tied()).chain(blocked).max_by_key(|s| s.since())?;
     let text = if place.is_tied() {
         let sides: Vec<String> = place.sides().map(|(call, who)| format!("{} {call}", ranks(&who))).collect();
         format!(
@@ -339,7 +361,9 @@ fn dispute(stuck: &[Stuck<'_>]) -> Option<Dispute> {
             ranks(&missing)
         )
     };
-    Some(Dispute { group: place.group.name.to_owned(), sequence: place.sequence, since: place.since(), text })
+    let may_resolve = !place.is_tied() && stuck.iter().any(|s| s.group.is_point_to_point);
+    let (group, sequence, since) = (place.group.name.to_owned(), place.sequence, place.since());
+    Some(Dispute { group, sequence, since, may_resolve, text })
 }
 
 /// Describes a call, for people.

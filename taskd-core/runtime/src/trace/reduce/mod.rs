@@ -75,6 +75,10 @@ pub const OPEN_STEPS_MAX: usize = 16;
 /// Maximum number of process groups that are tracked at one time for a process. One more replaces the group whose last
 /// call is the oldest; [`ReducerCounts::forgotten_groups`] counts this.
 pub const GROUPS_MAX: usize = 256;
+/// Maximum number of other ranks with which a process's sends, and of those with which its receives, are tracked at one
+/// time in all of its groups together. One more replaces the one whose last call is the oldest;
+/// [`ReducerCounts::forgotten_groups`] counts this.
+pub const PAIRS_MAX: usize = 128;
 
 /// A step that has ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -110,7 +114,8 @@ pub struct ReducerCounts {
     pub forgotten: u64,
     /// Number of steps forgotten before their end, because a limit was reached.
     pub forgotten_steps: u64,
-    /// Number of process groups forgotten because there were more than `GROUPS_MAX`.
+    /// Number of process groups forgotten because there were more than `GROUPS_MAX`, and of pairs of ranks forgotten
+    /// because there were more than `PAIRS_MAX`.
     pub forgotten_groups: u64,
     /// Number of records that arrived after later records had been processed.
     pub late: u64,
@@ -136,6 +141,7 @@ impl Reducer {
             self.after_gap = batch.lost > 0;
         }
         self.names = Arc::clone(&batch.names);
+        self.sweep.groups.rank = batch.origin.rank.0;
         for record in &batch.records {
             match record.event {
                 Event::Begin { .. } | Event::End { .. } if is_of_host(record.kind) => self.waiting.push(*record),
@@ -159,7 +165,8 @@ impl Reducer {
     }
 
     /// Returns the process's last calls in each of its process groups, from the settled records, sorted by the groups'
-    /// names.
+    /// names. The sends to another rank in a group, and the receives from it, are a group of these two: see
+    /// [`point_to_point_name`](crate::trace::point_to_point_name).
     #[must_use]
     pub fn positions(&self, now_unix_nanos: u64) -> Vec<GroupPosition> {
         self.sweep.groups.positions(now_unix_nanos, &self.names)

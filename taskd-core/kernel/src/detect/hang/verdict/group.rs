@@ -4,7 +4,7 @@
 
 use super::{Culprit, HangCause, RankReport, words};
 use crate::job::Rank;
-use crate::trace::{Call, GroupPosition};
+use crate::trace::{Call, GroupPosition, is_point_to_point};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::time::Duration;
@@ -25,6 +25,8 @@ pub(super) fn shape(call: &Call) -> Shape<'_> {
 pub(super) struct Group<'a> {
     pub(super) name: &'a str,
     pub(super) members: BTreeSet<u32>,
+    /// True for the sends and receives between two ranks.
+    pub(super) is_point_to_point: bool,
     /// The latest calls of each member, by rank; members that report none are missing.
     calls: BTreeMap<u32, &'a [Call]>,
 }
@@ -34,7 +36,12 @@ impl<'a> Group<'a> {
         let mut groups: BTreeMap<(&str, &[u32]), Group<'a>> = BTreeMap::new();
         for report in reports {
             for GroupPosition { group: name, members, recent } in report.groups.iter().flatten() {
-                let new = || Group { name, members: members.iter().copied().collect(), calls: BTreeMap::new() };
+                let new = || Group {
+                    name,
+                    members: members.iter().copied().collect(),
+                    is_point_to_point: is_point_to_point(name, members),
+                    calls: BTreeMap::new(),
+                };
                 let group = groups.entry((name, members)).or_insert_with(new);
                 group.calls.insert(report.rank.0, recent);
                 if members.is_empty() {
@@ -67,7 +74,8 @@ impl<'a> Group<'a> {
             let is_past = calls.last().is_some_and(|last| last.sequence > sequence);
             if let Some(call) = calls.iter().find(|call| call.sequence == sequence) {
                 called.insert(*member, call);
-            } else if !known.contains(member) {
+            } else if !known.contains(member) || self.is_point_to_point && !self.calls.contains_key(member) {
+                // A rank without any call of this exchange may receive from any source, which has no number.
                 stuck.unknown.insert(*member);
             } else if !is_past {
                 stuck.absent.insert(*member);
@@ -109,7 +117,7 @@ pub(super) struct Stuck<'a> {
     /// Members about which nothing is known.
     pub(super) unknown: BTreeSet<u32>,
     /// Callers by the form of their call: operation, and size and data type if all members must pass the same.
-    shapes: BTreeMap<Shape<'a>, Vec<(u32, &'a Call)>>,
+    pub(super) shapes: BTreeMap<Shape<'a>, Vec<(u32, &'a Call)>>,
 }
 
 impl<'a> Stuck<'a> {

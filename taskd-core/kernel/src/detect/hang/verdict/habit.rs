@@ -4,15 +4,22 @@
 
 use super::RankReport;
 use super::group::{Stuck, shape};
-use crate::trace::Call;
+use crate::trace::{Call, RECENT_CALLS};
 use std::cmp::Reverse;
 
 /// Minimum number of earlier observations for a habit.
 const TIMES_MIN: usize = 2;
+/// Maximum number of calls by which a point of the program is recognised.
+const CONTEXT_MAX: usize = 32;
 
-/// Returns true if a rank omitted calls: since its last call like the one in which it waits now, it has made fewer
-/// calls like those in `place` than between any two earlier ones.
-pub(super) fn is_short(report: &RankReport, waits: (&str, &Call), place: &Stuck<'_>) -> bool {
+/// Returns true if a rank omitted calls: by their number, or by their place in the sequence of its calls.
+pub(super) fn has_omitted(report: &RankReport, waits: (&str, &Call), place: &Stuck<'_>) -> bool {
+    is_short(report, waits, place) || leaves_sequence(report, waits, place)
+}
+
+/// Returns true if the rank, since its last call like the one in which it waits now, has made fewer calls like those in
+/// `place` than between any two earlier ones.
+fn is_short(report: &RankReport, waits: (&str, &Call), place: &Stuck<'_>) -> bool {
     let history = history(report);
     let is_like = |(group, call): &(&str, &Call)| *group == waits.0 && shape(call) == shape(waits.1);
     let in_place = |(group, call): &(&str, &Call)| *group == place.group.name && place.is_called_as(call);
@@ -25,6 +32,32 @@ pub(super) fn is_short(report: &RankReport, waits: (&str, &Call), place: &Stuck<
     let counts: Vec<usize> = turns.windows(2).map(made).collect();
     let Some((now, before)) = counts.split_last() else { return false };
     before.len() >= TIMES_MIN && before.iter().all(|count| now < count)
+}
+
+/// Returns true if the latest calls before the one in which the rank waits were always followed by a call like those in
+/// `place`. The longest sequence of latest calls that occurred before decides: a step of a pipeline repeats the same send
+/// many times, and the calls before them show the point of the program.
+fn leaves_sequence(report: &RankReport, waits: (&str, &Call), place: &Stuck<'_>) -> bool {
+    let history = history(report);
+    // Earlier calls of a group with as many records as are kept are unknown.
+    let full = report.groups.iter().flatten().filter(|group| group.recent.len() >= RECENT_CALLS);
+    let begins = full.filter_map(|group| {
+        let first = group.recent.first()?;
+        history.iter().position(|(name, call)| *name == group.group && call.sequence == first.sequence)
+    });
+    let known_from = begins.max().unwrap_or(0);
+    let until = history.iter().position(|(group, call)| *group == waits.0 && call.sequence == waits.1.sequence);
+    let Some(made) = until.and_then(|until| history.get(known_from..until)) else { return false };
+    let is_same = |a: &(&str, &Call), b: &(&str, &Call)| a.0 == b.0 && shape(a.1) == shape(b.1);
+    for length in (1..=CONTEXT_MAX.min(made.len())).rev() {
+        let latest = &made[made.len() - length..];
+        let occurred = |at: &usize| made[*at..*at + length].iter().zip(latest).all(|(a, b)| is_same(a, b));
+        let next: Vec<_> = (0..made.len() - length).filter(occurred).map(|at| made[at + length]).collect();
+        if next.len() >= TIMES_MIN {
+            return next.iter().all(|(group, call)| *group == place.group.name && place.is_called_as(call));
+        }
+    }
+    false
 }
 
 /// Returns a rank's calls in all groups, oldest first.

@@ -1,4 +1,5 @@
 use super::*;
+use std::collections::BTreeMap;
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -164,6 +165,21 @@ fn a_circle_of_two_is_nobodys_fault_for_certain() {
 }
 
 #[test]
+fn ranks_that_wait_in_a_slow_call_of_all_members_will_come() {
+    // All of group b are in its call, which is slow. Rank 2 waits for rank 1 in group c.
+    let (a, b) = (|calls: &[Call]| position("a", &[0, 1, 2, 3], calls), |calls: &[Call]| position("b", &[1, 3], calls));
+    let c = |calls: &[Call]| position("c", &[1, 2], calls);
+    let reports = [
+        report(0, vec![a(&[waits(5)])]),
+        report(1, vec![a(&[over(4)]), b(&[waits(2)]), c(&[over(1)])]),
+        report(2, vec![a(&[over(4)]), c(&[waits(2)])]),
+        report(3, vec![a(&[over(4)]), b(&[waits(2)])]),
+    ];
+    let found = judge(&reports, SECOND);
+    assert!(found.is_stuck && found.culprits.is_empty() && found.dispute.is_none(), "{found:?}");
+}
+
+#[test]
 fn in_a_circle_the_one_against_all_others_is_blamed() {
     let all = [0, 1, 2, 3];
     let (a, b) = (|calls: &[Call]| position("a", &all, calls), |calls: &[Call]| position("b", &all, calls));
@@ -173,6 +189,71 @@ fn in_a_circle_the_one_against_all_others_is_blamed() {
     let text = "rank 2 has skipped allreduce of 1024 f32, number 5 of group a, and waits for other ranks in allreduce \
                 of 1024 f32 of group b";
     assert_eq!(verdict(&reports), [(2, HangCause::Skipped, text.into())]);
+}
+
+/// The calls of a stage of a pipeline, in the order in which it makes them: two micro-batches, then the gradients of the
+/// stage, then the losses of all. `left_out` is left out of the last step, and the next call never ends.
+fn pipeline(rank: u32, steps: u64, left_out: Option<&str>) -> RankReport {
+    let (peer, mate) = ((rank + 2) % 4, rank ^ 1);
+    let (sends, receives) = (format!("pp from {rank} to {peer}"), format!("pp from {peer} to {rank}"));
+    let stage = [&*sends, &sends, &receives, &receives, "dp", "world"];
+    let last = [&*receives, &receives, &sends, &sends, "dp", "world"];
+    let order = if rank < 2 { stage } else { last };
+    let mut positions: BTreeMap<&str, GroupPosition> = BTreeMap::new();
+    let mut ago = 3 + steps * 6;
+    for step in 0..=steps {
+        for (at, place) in order.iter().enumerate() {
+            let is_left_out = step + 1 == steps && left_out == Some(*place) && (at == 0 || order[at - 1] != *place);
+            if is_left_out {
+                continue;
+            }
+            // All others wait in the last call of the step before; the rank that left one out waits in the first of the next.
+            if step == steps && (left_out.is_none() || at > 0) {
+                break;
+            }
+            let members = match *place {
+                "world" => vec![0, 1, 2, 3],
+                "dp" => vec![rank.min(mate), rank.max(mate)],
+                name if name == sends => vec![rank, peer],
+                _ => vec![peer, rank],
+            };
+            let position = positions.entry(place).or_insert_with(|| position(place, &members, &[]));
+            let sequence = position.recent.last().map_or(0, |call| call.sequence + 1);
+            let is_last = if left_out.is_some() { step == steps } else { step + 1 == steps && *place == "world" };
+            ago = ago.saturating_sub(1).max(3);
+            position.recent.push(call(sequence, "call", 0, if is_last { 3 } else { ago + 1 }, is_last));
+        }
+    }
+    report(rank, positions.into_values().collect())
+}
+
+#[test]
+fn a_stage_that_left_a_collective_out_is_blamed_though_it_waits_in_a_send_or_receive() {
+    for culprit in 0..4 {
+        let of = |rank| pipeline(rank, 7, (rank == culprit).then_some("world"));
+        let found = verdict(&(0..4).map(of).collect::<Vec<_>>());
+        let [(rank, HangCause::Skipped, text)] = &found[..] else { panic!("rank {culprit}: {found:?}") };
+        assert_eq!(*rank, culprit);
+        assert!(text.contains("has skipped call, number 6 of group world: it waits in"), "{text}");
+    }
+}
+
+#[test]
+fn an_unknown_habit_blames_no_stage_and_may_resolve() {
+    let of = |rank| pipeline(rank, 2, (rank == 1).then_some("world"));
+    let found = judge(&(0..4).map(of).collect::<Vec<_>>(), SECOND);
+    assert!(found.culprits.is_empty(), "{found:?}");
+    assert!(found.dispute.is_some_and(|dispute| dispute.may_resolve));
+}
+
+#[test]
+fn a_rank_that_reports_no_receive_from_the_sender_may_receive_from_any() {
+    let sender = position("pp from 0 to 1", &[0, 1], &[waits(4)]);
+    let found = judge(&[report(0, vec![sender.clone()]), report(1, vec![])], SECOND);
+    assert!(found.culprits.is_empty() && found.dispute.is_none() && found.is_stuck);
+    let behind = position("pp from 0 to 1", &[0, 1], &[over(3)]);
+    let found = judge(&[report(0, vec![sender]), report(1, vec![behind])], SECOND);
+    assert_eq!((found.culprits[0].rank, found.culprits[0].cause), (Rank(1), HangCause::Missing));
 }
 
 #[test]

@@ -88,6 +88,11 @@ impl Line {
         (self.ranks, self.injected.kind, self.seed)
     }
 
+    /// Returns true if the victim, and nothing else, was blamed, for the right cause.
+    pub(super) const fn is_correct(&self) -> bool {
+        self.correct_cause
+    }
+
     /// Returns the run in one line.
     pub(super) fn summary(&self) -> String {
         let blames: Vec<String> = self

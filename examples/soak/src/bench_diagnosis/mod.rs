@@ -51,6 +51,10 @@ pub struct Options {
     /// File to which each run is appended as a line of JSON. Runs that it contains are not repeated, and are counted.
     #[arg(long, value_name = "FILE")]
     file: Option<PathBuf>,
+    /// Directory in which the records of the runs that were not correct are kept, each in a directory of its own:
+    /// `cluster_report -- DIR/RUN/records` shows them.
+    #[arg(long, value_name = "DIR")]
+    keep: Option<PathBuf>,
     /// Also prints the account as one line of JSON at the end.
     #[arg(long)]
     json: bool,
@@ -88,11 +92,18 @@ pub async fn run(options: &Options, no_links: Option<String>) -> Result<(), Fail
     );
     for (ranks, kind, seed) in open {
         let has_containers = no_containers.is_none();
-        let trial = Trial { python: python.clone(), kind, ranks, seed, has_containers };
+        let keep = options.keep.as_ref().map(|keep| keep.join(format!("{kind}-{ranks}-{seed}")));
+        if let Some(keep) = &keep {
+            fs::create_dir_all(keep)?;
+        }
+        let trial = Trial { python: python.clone(), kind, ranks, seed, has_containers, keep: keep.clone() };
         let begun = Instant::now();
         let observed = trial.run().await?;
         let line = Line::of(kind, ranks, seed, begun.elapsed().as_secs_f64(), observed);
         println!("{}", line.summary());
+        if let Some(keep) = keep.filter(|_| line.is_correct()) {
+            fs::remove_dir_all(keep)?;
+        }
         if let Some(file) = &options.file {
             let mut file = OpenOptions::new().create(true).append(true).open(file)?;
             writeln!(file, "{}", serde_json::to_string(&line)?)?;

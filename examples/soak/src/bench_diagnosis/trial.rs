@@ -21,6 +21,7 @@ use taskd_core::launch::LocalLauncher;
 use taskd_core::recover::{ExitStrategy, Restart};
 use taskd_core::runtime::{Runtime, RuntimeHandle, TimestampedEvent};
 use taskd_examples::faults::pid_of;
+use taskd_examples::files::Files;
 use taskd_examples::program::Failure;
 use tokio::sync::broadcast::Receiver;
 use tokio::sync::broadcast::error::RecvError;
@@ -53,6 +54,8 @@ pub(super) struct Trial {
     /// Chooses victim and moment.
     pub(super) seed: u64,
     pub(super) has_containers: bool,
+    /// The directory in which the records of the ranks are stored, if they are kept.
+    pub(super) keep: Option<PathBuf>,
 }
 
 /// One blame or note of a detector.
@@ -97,7 +100,8 @@ impl Trial {
         let dir = tempfile::Builder::new().prefix("taskd-diagnosis-").tempdir()?;
         let job = Job { python: self.python.clone(), dir: dir.path().to_owned(), ranks: self.ranks };
         let (local, torch) = job.launchers().await?;
-        let runtime = runtime(&job, &local, &torch)?;
+        let files = self.keep.as_deref().map(Files::begin).transpose()?;
+        let runtime = runtime(&job, &local, &torch, files.as_ref())?;
         let handle = runtime.handle();
         let heard = Heard::default();
         let listener = tokio::spawn(listen(handle.events(), job.clone(), Arc::clone(&heard)));
@@ -107,6 +111,7 @@ impl Trial {
         let ended = running.await?;
         local.shutdown(Duration::ZERO).await?;
         listener.abort();
+        files.map(Files::finish).transpose()?;
         let (_scene, mut observed) = disturbed?; // containers are removed after their processes
         // A dead rank is blamed until it turns out to be the victim of another rank's mistake.
         let blamed: BTreeSet<u32> = ended.incidents.iter().flat_map(|incident| &incident.blamed).map(|r| r.0).collect();
@@ -177,11 +182,20 @@ impl Trial {
     }
 }
 
-fn runtime(job: &Job, local: &Arc<LocalLauncher>, torch: &Arc<Torch>) -> Result<Runtime, Failure> {
+fn runtime(
+    job: &Job,
+    local: &Arc<LocalLauncher>,
+    torch: &Arc<Torch>,
+    files: Option<&Files>,
+) -> Result<Runtime, Failure> {
+    let recordings = local.recordings().every(LOOK_EVERY);
     let runtime = Runtime::builder()
         .job(job.spec())
         .source(local.heartbeats(SILENT_AFTER / 10))
-        .source(local.recordings().every(LOOK_EVERY))
+        .source(match files {
+            Some(files) => recordings.sink(files.sink()),
+            None => recordings,
+        })
         .detector(ExitDetector::new())
         .detector(SilenceDetector::after(SILENT_AFTER))
         .detector(FailSlowDetector::new().boxed())

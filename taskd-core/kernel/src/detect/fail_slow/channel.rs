@@ -36,6 +36,9 @@ pub(super) struct Tuning {
     pub(super) learn: usize,
     /// True if values are compared as logarithms, false if as fractions of the usual computation.
     pub(super) is_log: bool,
+    /// Share of the usual computation that is added to a value before its logarithm is taken. Values that are short beside
+    /// the computation scatter widely, and none of it matters to the job.
+    offset: f32,
     /// True if ranks are compared with the ranks of their role, false if with all ranks.
     pub(super) by_role: bool,
     /// Index of the smallest shift that is tested.
@@ -59,6 +62,7 @@ impl Tuning {
         let usual = Tuning {
             learn: LEARN_STEPS,
             is_log: true,
+            offset: 0.05,
             by_role: false,
             first: 1,
             floor: 0.03,
@@ -70,7 +74,7 @@ impl Tuning {
         };
         match series {
             Series::Compute => {
-                Tuning { by_role: true, first: 0, floor: 0.01, shift_min: 0.065, share_min: 0.0, ..usual }
+                Tuning { offset: 0.0, by_role: true, first: 0, floor: 0.01, shift_min: 0.065, share_min: 0.0, ..usual }
             }
             Series::Data => Tuning { is_log: false, first: 0, floor: 0.01, shift_min: 0.065, ..usual },
             Series::Checkpoint => Tuning {
@@ -176,9 +180,13 @@ impl Channel {
         if !scratch.values.iter().any(|value| value.is_finite()) {
             return;
         }
-        self.rows.extend(&scratch.values);
         let ranks = layout.len();
-        if self.rows.len() < self.tuning.learn * ranks {
+        if self.rows.len() >= LEARN_STEPS * ranks {
+            self.rows.drain(..ranks); // the usual computation is not known yet
+        }
+        self.rows.extend(&scratch.values);
+        let is_scaled = self.series == Series::Compute || !scale.is_empty();
+        if self.rows.len() < self.tuning.learn * ranks || !is_scaled {
             return;
         }
         let mut rows = std::mem::take(&mut self.rows);
@@ -263,10 +271,18 @@ impl Channel {
 
     fn normalize(&self, values: &mut [f32], scale: &[f32]) {
         if self.tuning.is_log {
-            values.iter_mut().for_each(|value| *value = if *value > 0.0 { value.ln() } else { f32::NAN });
+            for (rank, value) in values.iter_mut().enumerate() {
+                *value = if *value > 0.0 { (*value + self.offset_ms(rank, scale)).ln() } else { f32::NAN };
+            }
         } else {
             values.iter_mut().zip(scale).for_each(|(value, scale)| *value /= scale);
         }
+    }
+
+    /// Returns the time in milliseconds that is added to a rank's values before their logarithm is taken.
+    pub(super) fn offset_ms(&self, rank: usize, scale: &[f32]) -> f32 {
+        let scale = scale.get(rank).copied().filter(|scale| scale.is_finite());
+        self.tuning.offset * scale.unwrap_or_default()
     }
 
     /// Splits the values of a step into the effects of the job, the pools, the replicas and the ranks.

@@ -30,7 +30,7 @@ const ERRORS_PER_SIGMA: f32 = 10.0;
 const WIDE_SHIFT_MIN: f32 = 0.08;
 /// Minimum time in milliseconds that a slow-down must have cost since its onset. In training of short steps, machines
 /// have bursts of other work of some hundred milliseconds: many steps long, correlated, and no fault.
-const LOST_MIN_MS: f32 = 150.0;
+const LOST_MIN_MS: f32 = 200.0;
 /// Confidence of verdicts that blame no component.
 pub(super) const NO_BLAME_PERMILLE: u16 = 300;
 
@@ -332,7 +332,9 @@ impl Context<'_> {
         let scale = self.scale.get(rank).copied().unwrap_or(f32::NAN);
         let level = self.channel.level.get(rank).copied().unwrap_or(f32::NAN);
         let (usual, now, percent) = if self.channel.tuning.is_log {
-            (level.exp(), (level + run.size()).exp(), run.size().exp_m1() * 100.0)
+            let offset = self.channel.offset_ms(rank, self.scale);
+            let (usual, now) = (level.exp() - offset, (level + run.size()).exp() - offset);
+            (usual, now, (now / usual - 1.0) * 100.0)
         } else {
             (level * scale, (level + run.shift()) * scale, run.shift() * 100.0)
         };

@@ -318,6 +318,60 @@ fn a_short_checkpoint_that_becomes_very_long_is_blamed_with_its_time() {
     assert!(verdict.evidence[0].value.is_some_and(|ms| ms > 90.0), "{verdict:?}");
 }
 
+/// Runs the engine over 110 steps of four replicas. `change` takes step, rank and a number that differs from case to case,
+/// below 1,000, and changes the row.
+fn run_noisy(change: impl Fn(u64, u64, u64, &mut Row)) -> Vec<(u64, Change)> {
+    let mut engine = FailSlow::new(Layout::grid(Grid { dp: 4, tp: 1, pp: 1, cp: 1, ep: 1, per_host: 8 }));
+    let mut found = Vec::new();
+    for step in 1..=110_u64 {
+        let row = |rank: u64| {
+            let hash = (step * 4 + rank).wrapping_mul(0x9E37_79B9_7F4A_7C15).rotate_left(29).wrapping_mul(0xBF58_476D);
+            let (number, small) = (hash >> 16 & 0xFFFF, hash % 100);
+            let mut row = [100.0, 30.0, f32::NAN, f32::NAN, 2.0, f32::NAN, 33.0, 9.0];
+            row[Series::Compute as usize] += f32::from(u8::try_from(small).unwrap_or_default()) / 25.0;
+            change(step, rank, number % 1000, &mut row);
+            row
+        };
+        let rows: Vec<Row> = (0..4).map(row).collect();
+        found.extend(engine.step(step, &rows).into_iter().map(|change| (step, change)));
+    }
+    found
+}
+
+#[test]
+fn bursts_that_are_usual_on_a_busy_machine_are_no_fault_of_a_rank() {
+    let bursts = |slow: std::ops::Range<u64>| {
+        run_noisy(move |step, rank, number, row| {
+            if number < 120 || rank == 3 && slow.contains(&step) {
+                row[Series::Compute as usize] += 45.0;
+                row[Series::Wait as usize] -= 25.0;
+            }
+        })
+    };
+    let found = bursts(70..75);
+    assert!(found.is_empty(), "by chance a rank has five in a row: {found:?}");
+    let found = bursts(70..110);
+    let [(step, Change::Found(verdict))] = &found[..] else { panic!("{found:?}") };
+    assert_eq!((&verdict.component, verdict.cause), (&Component::Rank(3), Cause::SlowRank));
+    assert!(*step <= 82, "{step}");
+}
+
+#[test]
+fn slow_storage_is_found_though_short_checkpoints_scatter_widely() {
+    let found = run_noisy(|step, rank, number, row| {
+        if step % 2 == 0 {
+            let usual = f32::from(u16::try_from(number).unwrap_or_default());
+            row[Series::Checkpoint as usize] = if number < 300 { usual / 30.0 } else { 1.0 };
+            if step >= 70 {
+                row[if rank == 0 { Series::Checkpoint } else { Series::Wait } as usize] += 280.0;
+            }
+        }
+    });
+    let [(step, Change::Found(verdict))] = &found[..] else { panic!("{found:?}") };
+    assert_eq!((&verdict.component, verdict.cause), (&Component::Rank(0), Cause::SlowCheckpoint));
+    assert!(*step <= 80, "{step}");
+}
+
 #[test]
 fn a_step_with_another_number_of_rows_is_ignored() {
     let mut engine = FailSlow::new(Layout::grid(GRID));

@@ -34,7 +34,7 @@ pub(super) const MEDIAN_VARIANCE: f32 = 1.25;
 /// Score at which a blamed unit has recovered.
 const RECOVERED: f32 = 10.0;
 /// Limits of the cap.
-const CAP_MIN: f32 = 3.0;
+const CAP_MIN: f32 = 2.0;
 const CAP_MAX: f32 = 6.3;
 /// Number of values from which a usual value is known. A unit with fewer is not tested.
 const VALUES_MIN: f32 = 2.0;
@@ -140,7 +140,12 @@ impl Track {
         let mut sigmas: Vec<f32> = units.iter().map(|unit| unit.sigma).filter(|sigma| sigma.is_finite()).collect();
         let usual = if sigmas.is_empty() { floor } else { median(&mut sigmas) };
         units.iter_mut().for_each(|unit| unit.sigma = unit.sigma.max(usual));
-        Track { units, first, floor, outliers: 0.5, values: 150.0 }
+        let mut track = Track { units, first, floor, outliers: 0.5, values: 50.0 };
+        for (value, unit) in rows.iter().zip(track.units.iter().cycle()).filter(|(value, _)| value.is_finite()) {
+            track.values += 1.0;
+            track.outliers += if unit.is_outlier(value - unit.base) { 1.0 } else { 0.0 };
+        }
+        track
     }
 
     /// Returns true if no figure is impossible.
@@ -181,9 +186,7 @@ impl Track {
         let was_hot = unit.scores.iter().any(|score| *score > HOT * limits.threshold);
         if !was_hot {
             self.values += 1.0;
-            if z.abs() > OUTLIER * unit.sigma {
-                self.outliers += 1.0;
-            }
+            self.outliers += if unit.is_outlier(z) { 1.0 } else { 0.0 };
             unit.follow(z, self.floor);
         }
         let enough = ERRORS_PER_SHIFT * unit.sigma;
@@ -274,6 +277,10 @@ impl Track {
 }
 
 impl Unit {
+    fn is_outlier(&self, z: f32) -> bool {
+        z.abs() > OUTLIER * self.sigma
+    }
+
     /// Follows slow changes. One value changes the usual value by little, however large it is.
     fn follow(&mut self, z: f32, floor: f32) {
         let gain = (1.0 / (self.seen + 1.0)).max(FOLLOWS_MIN);

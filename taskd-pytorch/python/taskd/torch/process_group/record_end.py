@@ -92,10 +92,15 @@ class Ends:
             self.native.end(entry[1])
 
     def sweep(self) -> None:
-        """Ends the ranges of completed works."""
-        for key, (reference, _, watched) in list(self.open.items()):
+        """Ends the ranges of completed works.
+
+        gloo completes the future of a work, for which DDP waits, before the work itself: the next operation may begin in
+        between. The future of the latest work is enough, since a group completes its works in their order.
+        """
+        watched = [(key, reference) for key, (reference, _, watched) in list(self.open.items()) if watched]
+        for at, (key, reference) in enumerate(watched, start=1):
             work = reference()
-            if watched and work is not None and work.is_completed():
+            if work is not None and (work.is_completed() or at == len(watched) and has_result(work)):
                 self.finish(key)
 
     def seen(self, wait: Any) -> Any:
@@ -134,6 +139,14 @@ class Ends:
                     self.finish(id(work))
             except Exception as error:
                 self.fault(error)
+
+
+def has_result(work: Any) -> Any:
+    """Returns true if the future of a work has completed, false if it has none."""
+    try:
+        return work.get_future().done()
+    except RuntimeError:
+        return False
 
 
 def as_wait(wait: Any, replacement: Any) -> Any:

@@ -15,11 +15,15 @@ struct Open {
     works: BTreeMap<usize, Entry>,
     /// The work of each weak reference, by their addresses.
     by_reference: BTreeMap<usize, usize>,
+    /// Number of works so far.
+    count: u64,
 }
 
 struct Entry {
     reference: Ref,
     range: u64,
+    /// Position in the order of the works.
+    position: u64,
     /// The framework's thread detects the completion, and the work can be asked whether it has completed.
     is_watched: bool,
 }
@@ -27,7 +31,7 @@ struct Entry {
 // SAFETY: the references are used and dropped only under Python's lock, which all callers hold.
 unsafe impl Send for Entry {}
 
-static OPEN: Mutex<Open> = Mutex::new(Open { works: BTreeMap::new(), by_reference: BTreeMap::new() });
+static OPEN: Mutex<Open> = Mutex::new(Open { works: BTreeMap::new(), by_reference: BTreeMap::new(), count: 0 });
 
 fn open() -> MutexGuard<'static, Open> {
     OPEN.lock().unwrap_or_else(PoisonError::into_inner)
@@ -53,7 +57,9 @@ pub(super) fn expect(
     let mut open = open();
     let replaced = open.take(work.addr());
     open.by_reference.insert(reference.get().addr(), work.addr());
-    open.works.insert(work.addr(), Entry { reference, range, is_watched });
+    open.count += 1;
+    let position = open.count;
+    open.works.insert(work.addr(), Entry { reference, range, position, is_watched });
     std::mem::drop(open); // before Python runs
     std::mem::drop(replaced);
     Ok(())
@@ -88,21 +94,19 @@ pub(super) fn dropped(reference: *mut Object) {
     }
 }
 
-/// Ends the ranges of all watched works that have completed. `is_completed` is the name of their method.
-pub(super) fn sweep(python: Python, is_completed: *mut Object) -> Outcome<()> {
-    let watched: Vec<(usize, Ref)> = open()
+/// Ends the ranges of all watched works that are over. `is_over` takes a work, and whether it is the latest one.
+pub(super) fn sweep(python: Python, is_over: impl Fn(*mut Object, bool) -> Outcome<bool>) -> Outcome<()> {
+    let mut watched: Vec<(u64, usize, Ref)> = open()
         .works
         .iter()
         .filter(|(_, entry)| entry.is_watched)
-        .map(|(work, entry)| (*work, python.keep(entry.reference.get())))
+        .map(|(work, entry)| (entry.position, *work, python.keep(entry.reference.get())))
         .collect();
-    for (address, reference) in watched {
+    watched.sort_unstable_by_key(|(position, ..)| *position);
+    let latest = watched.last().map(|(position, ..)| *position);
+    for (position, address, reference) in watched {
         let work = python.call_none(reference.get())?;
-        if python.is_none(work.get()) {
-            continue;
-        }
-        let ask = python.attribute(work.get(), is_completed)?;
-        if python.is_true(python.call_none(ask.get())?.get())? {
+        if !python.is_none(work.get()) && is_over(work.get(), Some(position) == latest)? {
             finish(address);
         }
     }

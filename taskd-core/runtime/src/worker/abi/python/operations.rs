@@ -50,6 +50,8 @@ struct Names {
     data_type: *mut Object,
     is_async: *mut Object,
     is_completed: *mut Object,
+    get_future: *mut Object,
+    done: *mut Object,
 }
 
 /// How one method of a group is recorded.
@@ -108,6 +110,8 @@ pub(super) fn prepare(python: Python, arguments: [*mut Object; 8]) -> Outcome<()
         data_type: python.interned(c"dtype")?,
         is_async: python.interned(c"asyncOp")?,
         is_completed: python.interned(c"is_completed")?,
+        get_future: python.interned(c"get_future")?,
+        done: python.interned(c"done")?,
     };
     let shared = Shared {
         gates,
@@ -248,9 +252,7 @@ impl Call<'_> {
         let counter = python.attribute(numbers.get(), names.collectives)?;
         let sequence = python.next_int(counter.get())?;
         *is_on_host = python.is_true(python.attribute(numbers.get(), names.is_on_host)?.get())?;
-        if open_works::has_any() {
-            open_works::sweep(python, names.is_completed)?;
-        }
+        sweep_with(python, names)?;
         if !recorder().is_some_and(|recorder| recorder.is_on(Kind::Communication)) {
             return Ok(0);
         }
@@ -362,8 +364,7 @@ pub(super) fn waited(python: Python, work: *mut Object) -> Outcome<Ref> {
         open_works::finish(work.addr());
     } else if open_works::has(work) {
         let error = python.take_error();
-        let ask = python.attribute(work, shared.names.is_completed);
-        match ask.and_then(|ask| python.is_true(python.call_none(ask.get())?.get())) {
+        match answers(python, work, shared.names.is_completed) {
             Ok(true) => open_works::finish(work.addr()),
             Ok(false) => {}
             Err(Raised) => python.clear_error(),
@@ -382,6 +383,32 @@ pub(super) fn expect(python: Python, work: *mut Object, range: u64, is_watched: 
 
 /// Ends the ranges of all watched works that have completed.
 pub(super) fn sweep(python: Python) -> Outcome<()> {
-    let Some(shared) = shared() else { return Ok(()) };
-    if open_works::has_any() { open_works::sweep(python, shared.names.is_completed) } else { Ok(()) }
+    shared().map_or(Ok(()), |shared| sweep_with(python, &shared.names))
+}
+
+/// Ends the ranges of all watched works that have completed. gloo completes the future of a work, for which DDP waits,
+/// before the work itself: the next operation may begin in between. The future of the latest work is enough, since a
+/// group completes its works in their order.
+fn sweep_with(python: Python, names: &Names) -> Outcome<()> {
+    if !open_works::has_any() {
+        return Ok(());
+    }
+    open_works::sweep(python, |work, is_latest| {
+        let is_completed = answers(python, work, names.is_completed)?;
+        if is_completed || !is_latest {
+            return Ok(is_completed);
+        }
+        let future = python.attribute(work, names.get_future).and_then(|ask| python.call_none(ask.get()));
+        let is_done = future.and_then(|future| answers(python, future.get(), names.done));
+        is_done.or_else(|Raised| {
+            python.clear_error(); // a work without a future
+            Ok(false)
+        })
+    })
+}
+
+/// Calls a method without arguments that returns true or false.
+fn answers(python: Python, object: *mut Object, method: *mut Object) -> Outcome<bool> {
+    let method = python.attribute(object, method)?;
+    python.is_true(python.call_none(method.get())?.get())
 }

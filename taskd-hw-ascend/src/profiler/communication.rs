@@ -110,6 +110,7 @@ fn add(reading: &mut Reading, name: &str, operator: &Operator, step: Option<u64>
     };
     let communication = u32::try_from(reading.trace.communications.len()).ok();
     reading.trace.communications.push(details);
+    reading.steps_of_communications.push(step);
     let (start_ns, duration_ns) = span;
     let name = reading.trace.names.intern(name);
     reading.add(Event { start_ns, duration_ns, kind, lane: 0, name, communication }, step);

@@ -1,7 +1,7 @@
 //! Transfers over single links from `communication_matrix.json`.
 
 use super::communication::operation;
-use super::{Reading, json};
+use super::{Reading, json, step_number};
 use serde::Deserialize;
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -34,15 +34,16 @@ impl Link {
     }
 }
 
-/// Adds the sums over each link (`total`) of a step and operation to the rank's first communication of this operation
-/// and group that has none yet: the file does not distribute them over the single operators.
+/// Adds the sums over each link (`total`) of a step and operation to the rank's first communication of this step,
+/// operation and group: the file does not distribute them over the single operators.
 ///
 /// Ranks in the file are positions in the group; a link of a group without known members is counted as missing.
 pub(super) fn read(reading: &mut Reading, file: File) -> Result<(), String> {
     let document: Document = json(file)?;
     let mut unknown = 0_u64;
-    for operators in document.values().flat_map(BTreeMap::values) {
-        for (name, links) in operators {
+    for (step, kinds) in &document {
+        let step = step_number(step);
+        for (name, links) in kinds.values().flatten() {
             let Some((operator, group)) = name.split_once("-total@") else { continue };
             let group = reading.group(group);
             let members = group.and_then(|at| reading.trace.groups.get(at as usize)).map(|group| group.members.clone());
@@ -54,9 +55,10 @@ pub(super) fn read(reading: &mut Reading, file: File) -> Result<(), String> {
                 }
             }
             let operation = reading.trace.names.intern(operation(operator).0);
-            let mut first = reading.trace.communications.iter_mut();
-            match first.find(|c| c.operation == operation && c.group == group && c.links.is_empty()) {
-                Some(communication) => communication.links = transfers,
+            let communications = reading.trace.communications.iter_mut().zip(&reading.steps_of_communications);
+            let mut of_step = communications.filter(|(_, of)| **of == step);
+            match of_step.find(|(c, _)| c.operation == operation && c.group == group && c.links.is_empty()) {
+                Some((communication, _)) => communication.links = transfers,
                 None => unknown += transfers.len() as u64,
             }
         }

@@ -71,6 +71,8 @@ struct Reading {
     missing: Vec<Missing>,
     /// First start and last end of the events of each step, in nanoseconds since 1970.
     steps: BTreeMap<u64, (i64, i64)>,
+    /// The step of each of the trace's communications.
+    steps_of_communications: Vec<Option<u64>>,
     left_out: u64,
 }
 

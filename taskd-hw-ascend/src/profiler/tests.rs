@@ -74,6 +74,32 @@ fn a_profile_becomes_kernels_and_collectives_of_its_steps() {
 }
 
 #[test]
+fn links_belong_to_the_step_under_which_the_file_lists_them() {
+    let root = tempfile::tempdir().expect("a directory");
+    let output = profile(root.path(), 0, "20260101000000000").join("ASCEND_PROFILER_OUTPUT");
+    let hash = metadata::group_hash(COMMUNICATOR);
+    let operators = |first_us: u64| {
+        let operator = |at: u64| {
+            let start = format!(r#""Start Timestamp(us)":17180000000{:05}.0"#, first_us + 10 * at);
+            format!(
+                r#""hcom_allReduce__721_{at}_1@{hash}":{{"Communication Time Info":{{{start},"Elapse Time(ms)":0.005}}}}"#
+            )
+        };
+        format!(r#"{{"collective":{{{},{}}}}}"#, operator(0), operator(1))
+    };
+    let text = format!(r#"{{"step1":{},"step2":{}}}"#, operators(100), operators(300));
+    write(output.join("communication.json"), text).expect("a file");
+    let link = |mb: u32| format!(r#"{{"Transport Type":"HCCS","Transit Size(MB)":{mb},"Transit Time(ms)":1}}"#);
+    let of_step = |mb| format!(r#"{{"collective":{{"allreduce-total@{hash}":{{"0-1":{}}}}}}}"#, link(mb));
+    let text = format!(r#"{{"step1":{},"step2":{}}}"#, of_step(1), of_step(2));
+    write(output.join("communication_matrix.json"), text).expect("a file");
+    let trace = read(root.path()).expect("it can be listed");
+    let bytes: Vec<Option<u64>> =
+        trace.ranks[&0].communications.iter().map(|c| c.links.first().map(|link| link.bytes)).collect();
+    assert_eq!(bytes, [Some(1_000_000), None, Some(2_000_000), None]);
+}
+
+#[test]
 fn the_newest_profile_of_a_rank_counts_and_damaged_files_are_named() {
     let root = tempfile::tempdir().expect("a directory");
     let older = profile(root.path(), 0, "20260101000000000");

@@ -1,6 +1,6 @@
 //! The injected beside the blamed, run by run, and the counts of each kind and layout.
 
-use super::kind::{Kind, Ranks};
+use super::kind::{Kind, Ranks, Within};
 use super::trial::{Observed, Report};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -88,6 +88,15 @@ impl Line {
         (self.ranks, self.injected.kind, self.seed)
     }
 
+    /// Returns true if the correct verdict came too late.
+    fn is_late(&self) -> bool {
+        match self.injected.kind.within(self.ranks) {
+            Within::Steps(most) => self.delay_steps.is_some_and(|steps| steps > most),
+            Within::Milliseconds(most) => self.delay_ms.is_some_and(|ms| ms > f64::from(most)),
+            Within::Any => false,
+        }
+    }
+
     /// Returns true if the victim, and nothing else, was blamed, for the right cause.
     pub(super) const fn is_correct(&self) -> bool {
         self.correct_cause
@@ -132,6 +141,8 @@ pub(super) struct Row {
     wrong_blame: usize,
     /// Runs in which nothing was blamed although there was a victim.
     missed: usize,
+    /// Runs with the correct verdict, but later than required.
+    late: usize,
     /// Median slow-down of a step in percent.
     slowdown_percent: Option<f64>,
     /// Steps from the injection to the verdict: median, minimum and maximum.
@@ -154,6 +165,12 @@ pub struct Account {
     clean: usize,
     /// Runs in which a component was blamed that nothing was injected into.
     wrong_blame: usize,
+    /// Runs in which the correct verdict came later than required.
+    late: usize,
+    /// True if 95 % of the faults have the correct component and cause in time, and nothing was blamed without a fault.
+    met: bool,
+    /// All runs: what was injected, beside what was blamed.
+    runs: Vec<Line>,
 }
 
 impl Account {
@@ -167,13 +184,18 @@ impl Account {
         let rows = groups.into_iter().map(|((ranks, kind), lines)| Row::of(ranks, kind, &lines)).collect();
         let is_clean = |line: &&Line| line.injected.victims.is_empty();
         let (clean, faulty): (Vec<&Line>, Vec<&Line>) = lines.iter().partition(is_clean);
+        let in_time = faulty.iter().filter(|line| line.correct_cause && !line.is_late()).count();
+        let clean_blamed = clean.iter().filter(|line| !line.blamed.is_empty()).count();
         Account {
             rows,
             correct: faulty.iter().filter(|line| line.correct_cause).count(),
             injected: faulty.len(),
-            clean_blamed: clean.iter().filter(|line| !line.blamed.is_empty()).count(),
+            clean_blamed,
             clean: clean.len(),
             wrong_blame: lines.iter().filter(|line| line.wrong_blame).count(),
+            late: lines.iter().filter(|line| line.is_late()).count(),
+            met: in_time * 100 >= faulty.len() * 95 && clean_blamed == 0,
+            runs: lines.to_vec(),
         }
     }
 
@@ -181,7 +203,7 @@ impl Account {
     #[must_use]
     pub fn table(&self) -> String {
         let mut out = String::from(
-            "\n  ranks  injected         runs  rank  cause  wrong  missed  slower   delay in steps        delay in s\n",
+            "\n  ranks  injected         runs  rank  cause  wrong  missed  late  slower   delay in steps        delay in s\n",
         );
         for row in &self.rows {
             let spread = |values: Option<[f64; 3]>, digits: usize| {
@@ -190,20 +212,21 @@ impl Account {
                 })
             };
             let slower = row.slowdown_percent.map_or("-".to_owned(), |percent| format!("{percent:+.0} %"));
-            let Row { runs, correct_component, correct_cause, wrong_blame, missed, .. } = row;
+            let Row { runs, correct_component, correct_cause, wrong_blame, missed, late, .. } = row;
             let (ranks, kind) = (row.ranks.to_string(), row.kind.to_string());
             let (steps, seconds) = (spread(row.delay_steps, 0), spread(row.delay_s, 2));
             let _ = writeln!(
                 out,
                 "  {ranks:<5}  {kind:<15}  {runs:<4}  {correct_component:<4}  {correct_cause:<5}  {wrong_blame:<5}  \
-                 {missed:<6}  {slower:<7}  {steps:<20}  {seconds}",
+                 {missed:<6}  {late:<4}  {slower:<7}  {steps:<20}  {seconds}",
             );
         }
-        let Account { correct, injected, clean_blamed, clean, wrong_blame, .. } = self;
+        let Account { correct, injected, clean_blamed, clean, wrong_blame, late, met, .. } = self;
+        let met = if *met { "met" } else { "missed" };
         let _ = writeln!(
             out,
             "\n  {correct} of {injected} faults have the correct component and cause; blamed in {clean_blamed} of {clean} runs \
-             without a fault of a rank; a wrong component in {wrong_blame} runs",
+             without a fault of a rank; a wrong component in {wrong_blame} runs; {late} verdicts were late. The target is {met}",
         );
         out
     }
@@ -230,6 +253,7 @@ impl Row {
             correct_cause: count(|line| line.correct_cause),
             wrong_blame: count(|line| line.wrong_blame),
             missed: count(|line| line.blamed.is_empty() && !line.injected.victims.is_empty()),
+            late: count(Line::is_late),
             slowdown_percent: (!slower.is_empty()).then(|| slower.median()),
             delay_steps: spread(&steps).filter(|_| !kind.is_hang()),
             delay_s: spread(&seconds),

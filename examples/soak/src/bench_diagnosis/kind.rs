@@ -66,6 +66,19 @@ impl Kind {
         matches!(self, Kind::Frozen | Kind::Skip | Kind::Size)
     }
 
+    /// Returns the time in which the verdict must come.
+    #[must_use]
+    pub const fn within(self, ranks: Ranks) -> Within {
+        match self {
+            // A pipeline waits for itself in a third of its step: the rank's own computation takes only 20 % longer.
+            Kind::Slow50 if ranks.is_pipeline() => Within::Steps(30),
+            Kind::Slow50 => Within::Steps(8),
+            Kind::Slow20 => Within::Steps(30),
+            Kind::Frozen | Kind::Skip | Kind::Size => Within::Milliseconds(2000),
+            _ => Within::Any,
+        }
+    }
+
     /// Returns the number of steps after the injection in which a verdict is awaited; 0 for a hang.
     #[must_use]
     pub const fn steps_awaited(self) -> u64 {
@@ -76,6 +89,17 @@ impl Kind {
             _ => 40,
         }
     }
+}
+
+/// The time in which a verdict must come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Within {
+    /// Steps from the injection.
+    Steps(i64),
+    /// Milliseconds from the injection.
+    Milliseconds(u32),
+    /// No time is required.
+    Any,
 }
 
 impl fmt::Display for Kind {

@@ -126,7 +126,7 @@ fn checkpoint_of_one_rank_alone_is_its_task() {
     assert!(verdict.is_healthy, "{}", verdict.sentence);
 }
 
-/// A job that is long enough for the fail-slow engine: a slow-down counts once it has cost 150 ms.
+/// A job that is long enough for the fail-slow engine: a slow-down counts once it has cost 200 ms.
 fn long() -> Job {
     Job { dp: 4, tp: 1, pp: 1, steps: 60, micro_batches: 1, kernel_ns: 15_000_000, ..Job::default() }
 }

@@ -2,7 +2,7 @@
 //!
 //! This module reads no files: the caller passes the batches.
 
-use super::reduce::{Observer, TimedFact};
+use super::reduce::{Observer, PENDING_AFTER, TimedFact};
 use super::{
     COLLECTIVES, Fact, Origin, Probe, ProbeResult, RecordBatch, SourceError, SourceInfo, TraceBatch, TraceSource,
 };
@@ -63,7 +63,7 @@ impl<I: Iterator<Item = RecordBatch> + Send> StoredSource<I> {
             batches,
             pace: Pace::default(),
             lingers: false,
-            observer: Observer::new(Duration::from_secs(1)),
+            observer: Observer::new(PENDING_AFTER),
             read_until: BTreeMap::new(),
             round: Vec::new(),
             upcoming: None,
@@ -93,7 +93,7 @@ impl<I: Iterator<Item = RecordBatch> + Send> StoredSource<I> {
         self
     }
 
-    /// Sets the time after which a collective is reported as pending; default: one second.
+    /// Sets the time after which a collective is reported as pending; default: [`PENDING_AFTER`].
     #[must_use]
     pub fn pending_after(mut self, pending_after: Duration) -> StoredSource<I> {
         self.observer = Observer::new(pending_after);

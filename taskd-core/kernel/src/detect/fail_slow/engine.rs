@@ -250,6 +250,7 @@ impl FailSlow {
         let Some((run, is_weak)) = channel.track(level).run(unit, &limits) else { return };
         let context = Context {
             channel,
+            compute: &self.channels[0],
             layout: &self.layout,
             scale: &self.scale,
             has_waits: self.has_waits,

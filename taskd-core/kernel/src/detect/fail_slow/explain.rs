@@ -18,6 +18,8 @@ const MEMBERS: f32 = 0.8;
 const MEMBERS_LATER: f32 = 0.3;
 /// Number of values above the minimum for which a decision is put off.
 const LATER_COUNT: u32 = 4;
+/// Number of values above the minimum for which longer transfers wait for the verdict on a member that may be slow.
+const SLOW_RANK_LATER_COUNT: u32 = 16;
 /// Fraction of all ranks above which a shift is an uneven load.
 const WIDE: f32 = 0.5;
 /// Minimum excess of the peers' wait over the rank's own wait, as a fraction of the excess of its own time.
@@ -47,6 +49,8 @@ pub(super) enum Explanation {
 /// What is known in a step.
 pub(super) struct Context<'a> {
     pub(super) channel: &'a Channel,
+    /// The channel of computation.
+    pub(super) compute: &'a Channel,
     pub(super) layout: &'a Layout,
     pub(super) scale: &'a [f32],
     pub(super) has_waits: bool,
@@ -86,6 +90,9 @@ impl Context<'_> {
         let rank = everyone.iter().find(|rank| self.channel.level[**rank as usize].is_finite());
         if !rank.is_some_and(|rank| self.is_large(*rank as usize, run)) {
             return Explanation::None;
+        }
+        if self.may_wait_for_a_slow_rank(&everyone, run) {
+            return Explanation::Later;
         }
         let cause = match self.channel.series {
             Series::Compute => Cause::GlobalSlowdown,
@@ -223,6 +230,9 @@ impl Context<'_> {
             of > 0 && fraction(slow, of) >= MEMBERS
         });
         let Some((id, ranks)) = slow.max_by_key(|(_, ranks)| ranks.len()) else { return Explanation::None };
+        if self.may_wait_for_a_slow_rank(ranks, run) {
+            return Explanation::Later;
+        }
         self.verdict(Component::Group(id.clone()), Cause::SlowLink, ranks.to_vec(), run, self.suspicious(ranks))
     }
 
@@ -246,6 +256,19 @@ impl Context<'_> {
         let component = Component::Link(ranks[0], ranks[1]);
         let units = self.suspicious(&ranks);
         self.verdict(component, Cause::SlowLink, ranks, run, units)
+    }
+
+    /// Returns true if longer transfers may come from a slow member: a rank that lacks its CPU also sends late.
+    fn may_wait_for_a_slow_rank(&self, ranks: &[u32], run: &Run) -> bool {
+        if self.channel.series != Series::Transfer || !self.compute.is_learned {
+            return false;
+        }
+        let limits = self.compute.limits(Level::Rank);
+        let is_undecided = run.count < self.channel.tuning.count_min + SLOW_RANK_LATER_COUNT;
+        ranks.iter().map(|rank| *rank as usize).any(|rank| {
+            let ranks = &self.compute.ranks;
+            ranks.is_blamed(rank) || is_undecided && ranks.is_suspicious(rank, &limits)
+        })
     }
 
     fn groups(&self, rank: usize) -> impl Iterator<Item = (&GroupId, &[u32])> {

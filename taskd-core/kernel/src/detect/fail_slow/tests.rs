@@ -357,6 +357,28 @@ fn bursts_that_are_usual_on_a_busy_machine_are_no_fault_of_a_rank() {
 }
 
 #[test]
+fn a_rank_that_computes_and_sends_late_is_no_slow_link() {
+    let late = |computes: f32| {
+        run_noisy(move |step, rank, _, row| {
+            if step >= 70 {
+                // Its transfers are late in the first step already, its computation three steps later.
+                row[Series::Wait as usize] += 60.0;
+                if rank == 2 && step >= 73 {
+                    row[Series::Compute as usize] += computes;
+                    row[Series::Wait as usize] -= computes / 2.0;
+                }
+            }
+        })
+    };
+    let found = late(100.0);
+    let [(_, Change::Found(verdict))] = &found[..] else { panic!("{found:?}") };
+    assert_eq!((&verdict.component, verdict.cause), (&Component::Rank(2), Cause::SlowRank));
+    let link = late(0.0);
+    let [(step, Change::Found(verdict))] = &link[..] else { panic!("{link:?}") };
+    assert!(verdict.cause == Cause::SlowLink && *step <= 78, "{link:?}");
+}
+
+#[test]
 fn slow_storage_is_found_though_short_checkpoints_scatter_widely() {
     let found = run_noisy(|step, rank, number, row| {
         if step % 2 == 0 {

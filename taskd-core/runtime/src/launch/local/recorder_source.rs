@@ -10,7 +10,7 @@ use crate::launch::interval::Ticks;
 use crate::trace::drain::Calendar;
 use crate::trace::rank_drain::RankDrain;
 use crate::trace::recorder::Clock;
-use crate::trace::reduce::Observer;
+use crate::trace::reduce::{Observer, PENDING_AFTER};
 use crate::trace::switches::TraceControl;
 use crate::trace::{
     COLLECTIVES, Fact, Origin, Probe, ProbeResult, SourceError, SourceInfo, TraceBatch, TraceSink, TraceSource,
@@ -69,7 +69,7 @@ impl RecorderSource {
             name: NAME,
             history,
             ticks: Ticks::new(Duration::from_millis(100)),
-            observer: Observer::new(Duration::from_secs(1)),
+            observer: Observer::new(PENDING_AFTER),
             sinks: Vec::new(),
             control: None,
             followed: BTreeMap::new(),
@@ -94,7 +94,7 @@ impl RecorderSource {
         self
     }
 
-    /// Sets the time after which the source reports a collective that is still in progress. Default: one second.
+    /// Sets the time after which the source reports a collective that is still in progress. Default: [`PENDING_AFTER`].
     #[must_use]
     pub fn pending_after(mut self, pending_after: Duration) -> RecorderSource {
         self.observer = Observer::new(pending_after);

@@ -11,7 +11,7 @@ mod sweep;
 mod tests;
 
 pub use device::{DEVICE_LATENESS, DEVICE_SPAN_MAX, DEVICE_SPANS_MAX, HELD_STEPS_MAX};
-pub use observer::{METRICS_MAX, Observer, TRAINING_METRICS, TimedFact};
+pub use observer::{METRICS_MAX, Observer, PENDING_AFTER, TRAINING_METRICS, TimedFact};
 pub use taskd_kernel::trace::split_group_name;
 
 use super::recorder::{Event, Kind};

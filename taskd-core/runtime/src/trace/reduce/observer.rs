@@ -20,6 +20,10 @@ pub const TRAINING_METRICS: [Name; 4] = [LOSS, GRAD_NORM, METRIC_STEP, SKIPPED_S
 /// [lost](Signal::Lost).
 pub const METRICS_MAX: usize = 4096;
 
+/// Time after which sources report a collective that is still in progress, by default: so short that a hang is blamed
+/// within two seconds, with the stacks of its suspects.
+pub const PENDING_AFTER: Duration = Duration::from_millis(750);
+
 /// A fact derived from trace records, with its time.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TimedFact {

@@ -3,6 +3,7 @@
 
 export CARGO_TERM_COLOR=never
 export CARGO_INCREMENTAL=0 # everything is built once: it would only cost time, and several GB of disk
+export CARGO_PROFILE_DEV_DEBUG=0 # nine tenths of a test program is debug information, and a panic names its line without
 
 step() { printf '\n=== %s (%ss)\n' "$1" "$SECONDS"; }
 

@@ -94,8 +94,8 @@ class Ends:
     def sweep(self) -> None:
         """Ends the ranges of completed works.
 
-        gloo completes the future of a work, for which DDP waits, before the work itself: the next operation may begin in
-        between. The future of the latest work is enough, since a group completes its works in their order.
+        gloo completes the future of a work, for which DDP waits, before the work itself: the next operation may begin
+        in between. The future of the latest work is enough, since a group completes its works in their order.
         """
         watched = [(key, reference) for key, (reference, _, watched) in list(self.open.items()) if watched]
         for at, (key, reference) in enumerate(watched, start=1):

@@ -195,7 +195,7 @@ mod tests {
     use super::*;
 
     fn exchange(op: Op, peer: Option<u32>, sequence: Option<u64>) -> Communication {
-        Communication { op, data_type: DataType::F32, group: NameId(0), elements: 4, bytes: 16, peer, sequence }
+        Communication { op, data_type: DataType::F32, group: NameId(1), elements: 4, bytes: 16, peer, sequence }
     }
 
     #[test]
@@ -205,7 +205,7 @@ mod tests {
         let name = names.push("send");
         groups.call(1, name, &exchange(Op::Send, Some(0), Some(7)), 10);
         groups.call(2, name, &exchange(Op::Recv, Some(0), Some(3)), 20);
-        groups.over(Some(NameId(0)), 1);
+        groups.over(Some(NameId(1)), 1);
         let positions = groups.positions(30, &names);
         let shown: Vec<_> = positions
             .iter()

@@ -241,6 +241,7 @@ fn native_code_and_python_record_the_same_operations() {
             assert_eq!(native["seen"], python["seen"]);
             assert_eq!(native["seen"]["dropped"], json!([true, true]), "no object is kept alive");
             assert_eq!(native["seen"]["forked"], true);
+            assert_eq!(native["seen"]["half done"], json!([true, false]), "the wait for the latest is over");
             let places: BTreeSet<String> =
                 native["seen"]["places"].as_array().unwrap().iter().map(Value::to_string).collect();
             assert_eq!(places, ["\"backward\"", "\"buffers\"", "\"order\"", "null"].map(str::to_owned).into());

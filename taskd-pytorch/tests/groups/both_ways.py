@@ -18,7 +18,10 @@ import torch.fx
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn.parallel import DistributedDataParallel
 
+import taskd
+from taskd import _step_recorder
 from taskd.torch.process_group import abortable
+from taskd.torch.process_group.record import Recorder
 
 OPERATIONS_KEPT_ALIVE = 4
 
@@ -161,6 +164,32 @@ class Inside:
         return self.group.broadcast(*args)
 
 
+class HalfDone:
+    """A work of gloo for a moment: its future is done, and it has not completed yet. The watching thread is late."""
+
+    def is_completed(self):
+        return False
+
+    def get_future(self):
+        return self
+
+    def done(self):
+        return threading.current_thread() is threading.main_thread()
+
+
+def half_done():
+    """Returns whether the ranges of two such works are open when the next operation begins: only the latest may have
+    completed its future before itself."""
+    sweeps = (sweep.__self__ for sweep in _step_recorder.at_begin if isinstance(sweep.__self__, Recorder))
+    ends = next(sweeps).ends
+    works = [HalfDone(), HalfDone()]
+    for work in works:
+        ends.expect(work, taskd.range_start("half done"), True)
+    ends.sweep()
+    native = ends.functions
+    return [id(work) in ends.open if native is None else native.is_open(work) for work in works]
+
+
 def places(group):
     """Returns the place of each collective of a training with buffers: a step is undone by other means in each."""
     network = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.BatchNorm1d(8))
@@ -183,6 +212,7 @@ def main():
     ways(group, rank, world)
     ways(other, rank, world)
     seen = {"refusals": refusals(other), "dropped": dropped(group), "forked": forked(group)}
+    seen["half done"] = half_done()
     seen["places"] = places(other)
     traced(group)
     in_thread(other)

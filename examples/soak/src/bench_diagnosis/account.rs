@@ -36,7 +36,7 @@ pub struct Line {
     /// True if the first blame names the victim; without a victim, if nothing was blamed.
     correct_component: bool,
     /// True if it also names the cause.
-    correct_cause: bool,
+    pub(super) correct_cause: bool,
     /// True if a component was blamed that nothing was injected into.
     wrong_blame: bool,
     /// Steps from the injection to the correct blame.
@@ -90,16 +90,12 @@ impl Line {
 
     /// Returns true if the correct verdict came too late.
     fn is_late(&self) -> bool {
-        match self.injected.kind.within(self.ranks) {
-            Within::Steps(most) => self.delay_steps.is_some_and(|steps| steps > most),
-            Within::Milliseconds(most) => self.delay_ms.is_some_and(|ms| ms > f64::from(most)),
-            Within::Any => false,
-        }
-    }
-
-    /// Returns true if the victim, and nothing else, was blamed, for the right cause.
-    pub(super) const fn is_correct(&self) -> bool {
         self.correct_cause
+            && match self.injected.kind.within(self.ranks) {
+                Within::Steps(most) => self.delay_steps.is_some_and(|steps| steps > most),
+                Within::Milliseconds(most) => self.delay_ms.is_some_and(|ms| ms > f64::from(most)),
+                Within::Any => false,
+            }
     }
 
     /// Returns the run in one line.

@@ -101,7 +101,7 @@ pub async fn run(options: &Options, no_links: Option<String>) -> Result<(), Fail
         let observed = trial.run().await?;
         let line = Line::of(kind, ranks, seed, begun.elapsed().as_secs_f64(), observed);
         println!("{}", line.summary());
-        if let Some(keep) = keep.filter(|_| line.is_correct()) {
+        if let Some(keep) = keep.filter(|_| line.correct_cause) {
             fs::remove_dir_all(keep)?;
         }
         if let Some(file) = &options.file {

@@ -65,7 +65,8 @@ const PAUSE_MAX: Duration = Duration::from_secs(10);
 /// If ranks have called different collectives and
 /// no side is in the majority, the job is blamed ([`FaultClass::Stall`]), with the difference as evidence, and no
 /// rank. A circle of ranks that contains sends or receives, which programs often begin long before they wait for them,
-/// is blamed after the time for missing ranks. If all ranks have called the same collective, none is blamed: the collective may be slow.
+/// is blamed after the time for missing ranks. If all ranks have called the same collective, none is blamed: the
+/// collective may be slow.
 ///
 /// When a rank dies, the detector probes the positions of all ranks once. A rank that has called something else than
 /// the others is blamed then, too (`hang_skipped`, `hang_mismatch`), and the dead ranks are named as victims

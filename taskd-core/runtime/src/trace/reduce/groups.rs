@@ -66,9 +66,10 @@ impl Groups {
         let alike = |known: &Place| known.pair.is_some() == place.pair.is_some();
         let must_forget =
             !self.places.contains_key(&place) && self.places.keys().filter(|known| alike(known)).count() >= max;
-        let others = self.places.iter().filter(|(known, _)| must_forget && alike(known));
-        if let Some(silent) = others.min_by_key(|(_, group)| group.last_call).map(|(known, _)| *known) {
-            self.places.remove(&silent);
+        if must_forget {
+            let others = self.places.iter().filter(|(known, _)| alike(known));
+            let silent = others.min_by_key(|(_, group)| group.last_call).map(|(known, _)| *known);
+            silent.and_then(|silent| self.places.remove(&silent));
         }
         let group = self.places.entry(place).or_default();
         if group.recent.len() >= RECENT_CALLS {
@@ -107,7 +108,9 @@ impl Groups {
 
     /// Marks a call as not pending: it has ended, or its end is unknown.
     pub(super) fn over(&mut self, group: Option<NameId>, range: u64) {
-        let places = self.places.iter_mut().filter(|(place, _)| Some(place.group) == group);
+        let Some(group) = group else { return };
+        let places = self.places.range_mut(Place { group, pair: None }..);
+        let places = places.take_while(|(place, _)| place.group == group);
         let mut calls = places.flat_map(|(_, group)| group.recent.iter_mut().rev());
         if let Some(made) = calls.find(|made| made.range == range) {
             made.is_pending = false;

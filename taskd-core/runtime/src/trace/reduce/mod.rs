@@ -75,9 +75,9 @@ pub const OPEN_STEPS_MAX: usize = 16;
 /// Maximum number of process groups that are tracked at one time for a process. One more replaces the group whose last
 /// call is the oldest; [`ReducerCounts::forgotten_groups`] counts this.
 pub const GROUPS_MAX: usize = 256;
-/// Maximum number of other ranks with which a process's sends, and of those with which its receives, are tracked at one
-/// time in all of its groups together. One more replaces the one whose last call is the oldest;
-/// [`ReducerCounts::forgotten_groups`] counts this.
+/// Maximum number of pairs that are tracked at one time for a process: its sends to one rank in one group, or its receives
+/// from one rank there. A further pair replaces the pair with the oldest last call; [`ReducerCounts::forgotten_groups`]
+/// counts this.
 pub const PAIRS_MAX: usize = 128;
 
 /// A step that has ended.

@@ -14,13 +14,13 @@ const CONTEXT_MAX: usize = 32;
 
 /// Returns true if a rank omitted calls: by their number, or by their place in the sequence of its calls.
 pub(super) fn has_omitted(report: &RankReport, waits: (&str, &Call), place: &Stuck<'_>) -> bool {
-    is_short(report, waits, place) || leaves_sequence(report, waits, place)
+    let history = history(report);
+    is_short(&history, waits, place) || leaves_sequence(report, &history, waits, place)
 }
 
 /// Returns true if the rank, since its last call like the one in which it waits now, has made fewer calls like those in
 /// `place` than between any two earlier ones.
-fn is_short(report: &RankReport, waits: (&str, &Call), place: &Stuck<'_>) -> bool {
-    let history = history(report);
+fn is_short(history: &[(&str, &Call)], waits: (&str, &Call), place: &Stuck<'_>) -> bool {
     let is_like = |(group, call): &(&str, &Call)| *group == waits.0 && shape(call) == shape(waits.1);
     let in_place = |(group, call): &(&str, &Call)| *group == place.group.name && place.is_called_as(call);
     // Nothing is known about calls before the oldest recorded one of that group.
@@ -37,8 +37,7 @@ fn is_short(report: &RankReport, waits: (&str, &Call), place: &Stuck<'_>) -> boo
 /// Returns true if the latest calls before the one in which the rank waits were always followed by a call like those in
 /// `place`. The longest sequence of latest calls that occurred before decides: a step of a pipeline repeats the same send
 /// many times, and the calls before them show the point of the program.
-fn leaves_sequence(report: &RankReport, waits: (&str, &Call), place: &Stuck<'_>) -> bool {
-    let history = history(report);
+fn leaves_sequence(report: &RankReport, history: &[(&str, &Call)], waits: (&str, &Call), place: &Stuck<'_>) -> bool {
     // Earlier calls of a group with as many records as are kept are unknown.
     let full = report.groups.iter().flatten().filter(|group| group.recent.len() >= RECENT_CALLS);
     let begins = full.filter_map(|group| {

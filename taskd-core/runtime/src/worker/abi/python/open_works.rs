@@ -96,14 +96,13 @@ pub(super) fn dropped(reference: *mut Object) {
 
 /// Ends the ranges of all watched works that are over. `is_over` takes a work, and whether it is the latest one.
 pub(super) fn sweep(python: Python, is_over: impl Fn(*mut Object, bool) -> Outcome<bool>) -> Outcome<()> {
-    let mut watched: Vec<(u64, usize, Ref)> = open()
+    let watched: Vec<(u64, usize, Ref)> = open()
         .works
         .iter()
         .filter(|(_, entry)| entry.is_watched)
         .map(|(work, entry)| (entry.position, *work, python.keep(entry.reference.get())))
         .collect();
-    watched.sort_unstable_by_key(|(position, ..)| *position);
-    let latest = watched.last().map(|(position, ..)| *position);
+    let latest = watched.iter().map(|(position, ..)| *position).max();
     for (position, address, reference) in watched {
         let work = python.call_none(reference.get())?;
         if !python.is_none(work.get()) && is_over(work.get(), Some(position) == latest)? {

@@ -21,7 +21,7 @@ SLOWEST_REDRAW_MS = 700  # one change of the timeline's zoom, on two busy cores
 
 
 SECTIONS = (
-    "overview steps overlap communication timeline pipeline heat times critical incidents what-if hints limits clocks "
+    "overview steps overlap communication timeline pipeline kernels heat times critical incidents what-if hints limits clocks "
     "missing"
 ).split()
 # Colours of a canvas in a coarse sample, without its most frequent one: 0 is a blank canvas.
@@ -227,6 +227,17 @@ def figures_equal(browser, check, name, document):
             ".querySelector('tbody tr:not(.space)').children[4].textContent"
         )
         check(shown == format_ms(longest), f"{name}: the link with the most time comes first: {shown}")
+    kernels = document["kernels"]["rules"]
+    if kernels:
+        browser.go("#kernels")
+        cell = "[...document.querySelectorAll('#kernels .grid')].at(%d).querySelector('tbody tr:not(.space)').children[%d].textContent"
+        shown = browser.run(cell % (-1, 4))
+        longest = max(kernel["sum_us"] for kernel in kernels[0]["kernels"])
+        check(shown == format_ms(longest), f"{name}: the kernel with the longest sum comes first: {shown}")
+        browser.run("(() => { const s = document.querySelectorAll('#kernels select')[0]; s.value = s.options[s.options.length - 1]"
+                    ".value; s.dispatchEvent(new Event('change')); })()")
+        shown = browser.run(cell % (0, 4))
+        check(shown == format_ms(kernels[-1]["devices"][0]["idle_us"]) or len(kernels) == 1, f"{name}: chosen rules: {shown}")
     if document["what_if"]:
         browser.go("#what-if")
         shown = browser.run("[...document.querySelectorAll('#what-if tbody tr')].map(r => r.children[2].textContent)")

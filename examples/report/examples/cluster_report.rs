@@ -4,21 +4,27 @@
 //! trace store of taskd, files of PyTorch's profiler, profiles of `torch_npu` and MindSpore, dumps of PyTorch's flight
 //! recorder. It writes one HTML file that needs no network, and prints a summary. `--compare` shows what changed against
 //! another run, `--live` serves the page while the run goes on, `--index` writes a page for each run in DIR and an index of
-//! them, `--json` prints all figures.
+//! them, `--json` prints all figures, `--svg VIEW` writes one view as an image. `--hta` and `--reference` show what the rules
+//! of other tools find in the same traces.
 
 use clap::Parser;
 use serde::Serialize;
+use std::cmp::Reverse;
 use std::fs;
 use std::io::{IsTerminal, stdout};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use taskd_core::analysis::report::{self, RunEntry};
-use taskd_core::analysis::{compare, comparison::Comparison, document::Analysis};
+use taskd_core::analysis::report::{self, RunEntry, View};
+use taskd_core::analysis::{ReferenceRules, compare, comparison::Comparison, document::Analysis};
+use taskd_core::detect::reference::slow_node::cluster_json;
 use taskd_core::live::ReadError;
 use taskd_core::runtime::exit_code;
 use taskd_examples::live;
 use taskd_examples::program::{self, Failure};
-use taskd_report::open::Run;
+use taskd_report::open::{OtherRules, Run};
+
+/// Ranks that are listed by the slow-rank rule of msprof-analyze.
+const VOTES_LISTED: usize = 8;
 
 /// Writes a page about a run, from the traces of its ranks.
 #[derive(Debug, Parser)]
@@ -37,9 +43,30 @@ struct Options {
     /// Prints all figures as one line of JSON at the end.
     #[arg(long)]
     json: bool,
+    /// Also writes one view as an SVG image beside the page; can be given several times.
+    #[arg(long, value_name = "VIEW", value_parser = view, conflicts_with_all = ["index", "live"])]
+    svg: Vec<View>,
+    /// Also shows the kernels of PyTorch's traces by the rules of HolisticTraceAnalysis, and where its figures differ.
+    #[arg(long)]
+    hta: bool,
+    /// Also prints what MindCluster's slow-node rule and msprof-analyze's slow-rank rule find.
+    #[arg(long, conflicts_with_all = ["index", "live"])]
+    reference: bool,
     /// Serves the page on this host alone while the run goes on, instead of writing a file; Ctrl-C ends it.
     #[arg(long, conflicts_with_all = ["index", "compare", "json"])]
     live: bool,
+}
+
+impl Options {
+    const fn other_rules(&self) -> OtherRules {
+        OtherRules { hta: self.hta, reference: self.reference }
+    }
+}
+
+/// Returns the view of this name.
+fn view(name: &str) -> Result<View, String> {
+    let known = View::ALL.iter().find(|(_, known)| *known == name);
+    known.map(|(view, _)| *view).ok_or_else(|| format!("the views are {}", View::ALL.map(|(_, name)| name).join(", ")))
 }
 
 /// What `--json` prints.
@@ -51,12 +78,14 @@ struct Figures {
     hang: Option<String>,
     analysis: Analysis,
     comparison: Option<Comparison>,
+    /// What the rules of the reference tools find, with `--reference`.
+    reference: Option<ReferenceRules>,
 }
 
 fn main() -> ExitCode {
     let options: Options = program::options();
     if options.live {
-        return program::run("cluster_report", follow(options.dir));
+        return program::run("cluster_report", follow(options.dir.clone(), options.other_rules()));
     }
     let written = if options.index { index(&options) } else { page(&options) };
     match written {
@@ -69,8 +98,8 @@ fn main() -> ExitCode {
 }
 
 /// Serves the page of a run until Ctrl-C.
-async fn follow(dir: PathBuf) -> Result<(), Failure> {
-    let read = move || -> Result<Analysis, ReadError> { Ok(Run::open(&dir)?.analysis) };
+async fn follow(dir: PathBuf, other: OtherRules) -> Result<(), Failure> {
+    let read = move || -> Result<Analysis, ReadError> { Ok(Run::open(&dir, other)?.analysis) };
     let server = live::open(read).await?;
     tokio::signal::ctrl_c().await?;
     server.shutdown().await;
@@ -78,8 +107,8 @@ async fn follow(dir: PathBuf) -> Result<(), Failure> {
 }
 
 fn page(options: &Options) -> Result<(), String> {
-    let Run { analysis, hang } = Run::open(&options.dir)?;
-    let before = options.compare.as_deref().map(Run::open).transpose()?;
+    let Run { analysis, hang, reference } = Run::open(&options.dir, options.other_rules())?;
+    let before = options.compare.as_deref().map(|dir| Run::open(dir, OtherRules::default())).transpose()?;
     let comparison = before.map(|before| compare(&before.analysis, &analysis));
     write(&options.out, &report::html(&analysis))?;
     print!("{}", report::terminal(&analysis, stdout().is_terminal()));
@@ -91,11 +120,35 @@ fn page(options: &Options) -> Result<(), String> {
         write(&path, &report::comparison_html(comparison))?;
         println!("\ncompared      {}\ncomparison    {}", comparison.sentence, path.display());
     }
+    for line in &analysis.kernels.differences {
+        println!("HTA           {line}");
+    }
+    if let Some(rules) = &reference {
+        print_reference(rules)?;
+    }
     println!("\npage          {}", options.out.display());
+    for (view, name) in View::ALL.into_iter().filter(|(view, _)| options.svg.contains(view)) {
+        let path = options.out.with_extension(format!("{name}.svg"));
+        write(&path, &report::svg(&analysis, view))?;
+        println!("image         {}", path.display());
+    }
     if options.json {
         let hang = hang.map(|hang| hang.to_string());
-        print_json(&Figures { page: options.out.clone(), hang, analysis, comparison });
+        print_json(&Figures { page: options.out.clone(), hang, analysis, comparison, reference });
     }
+    Ok(())
+}
+
+/// Prints what the rules of the reference tools find.
+fn print_reference(rules: &ReferenceRules) -> Result<(), String> {
+    let json = cluster_json(&rules.slow_node).map_err(|error| error.to_string())?;
+    println!("slow node     by MindCluster's rule: {json}");
+    let mut votes: Vec<(u32, u64)> = rules.slow_rank_votes.iter().map(|(rank, votes)| (*rank, *votes)).collect();
+    votes.sort_by_key(|(rank, votes)| (Reverse(*votes), *rank));
+    let votes: Vec<String> =
+        votes.iter().take(VOTES_LISTED).map(|(rank, votes)| format!("rank {rank} in {votes}")).collect();
+    let late = if votes.is_empty() { "no rank".to_owned() } else { votes.join(", ") };
+    println!("slow rank     by msprof-analyze's rule: {late} of {} collectives", rules.collectives);
     Ok(())
 }
 
@@ -112,7 +165,7 @@ fn index(options: &Options) -> Result<(), String> {
     fs::create_dir_all(&options.out).map_err(|error| failed(&options.out, error))?;
     let mut runs = Vec::new();
     for dir in dirs {
-        let analysis = match Run::open(&dir) {
+        let analysis = match Run::open(&dir, options.other_rules()) {
             Ok(run) => run.analysis,
             Err(why) => {
                 println!("left out      {why}");

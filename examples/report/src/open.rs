@@ -4,14 +4,24 @@ use crate::kinds::Kinds;
 use std::collections::BTreeSet;
 use std::io;
 use std::path::{Path, PathBuf};
-use taskd_core::analysis::document::{Analysis, Blame, EvidenceItem, Verdict};
+use taskd_core::analysis::document::{Analysis, Blame, EvidenceItem, KernelFigures, Verdict};
 use taskd_core::analysis::model::{Missing, Trace};
-use taskd_core::analysis::{Settings, analyze};
+use taskd_core::analysis::{ReferenceRules, Settings, analyze, reference_rules};
 use taskd_core::detect::hang::{Culprit, HangCause};
+use taskd_core::detect::reference::slow_node::SlowNodeConfig;
 use taskd_core::live;
 use taskd_hw_ascend::profiler;
 use taskd_pytorch::flight_recorder::{self, FlightVerdict};
-use taskd_pytorch::kineto;
+use taskd_pytorch::kineto::{self, Mode};
+
+/// Rules of other tools that are applied beside those of the report.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct OtherRules {
+    /// The kernels also by the rules of `HolisticTraceAnalysis`.
+    pub hta: bool,
+    /// The slow-node rule of MindCluster and the slow-rank rule of msprof-analyze.
+    pub reference: bool,
+}
 
 /// A run after its traces were read and analyzed.
 #[derive(Debug)]
@@ -20,6 +30,8 @@ pub struct Run {
     pub analysis: Analysis,
     /// The verdict about a hang, if the directory has dumps of PyTorch's flight recorder.
     pub hang: Option<FlightVerdict>,
+    /// What the rules of the reference tools find, if that was asked for.
+    pub reference: Option<ReferenceRules>,
 }
 
 impl Run {
@@ -30,7 +42,7 @@ impl Run {
     ///
     /// # Errors
     /// A sentence, if the directory cannot be listed or has no known kind of trace.
-    pub fn open(dir: &Path) -> Result<Run, String> {
+    pub fn open(dir: &Path, other: OtherRules) -> Result<Run, String> {
         let failed = |error: io::Error| format!("{} cannot be read: {error}", dir.display());
         let found = Kinds::find(dir).map_err(failed)?;
         if found.is_empty() {
@@ -43,6 +55,7 @@ impl Run {
         }
         let title = title(dir);
         let (mut trace, mut sources) = (Trace { title: title.clone(), ..Trace::default() }, Vec::new());
+        let mut kernels = None;
         let mut left_out = Vec::new();
         let kinds = [
             ("Ascend profiler", !found.ascend.is_empty()),
@@ -57,7 +70,13 @@ impl Run {
             trace = match kind {
                 "Ascend profiler" => profiler::read(dir).map_err(failed)?,
                 "taskd store" => live::stores::read(&found.stores, &title).map_err(failed)?,
-                _ => of_kineto(&found.kineto)?,
+                _ => {
+                    let (files, missing) = kineto_files(&found.kineto)?;
+                    let mut trace = kineto::read_files(&files);
+                    trace.missing.extend(missing);
+                    kernels = of_kernels(&files, other.hta, &mut trace);
+                    trace
+                }
             };
             sources.push(kind.to_owned());
         }
@@ -83,8 +102,12 @@ impl Run {
         }
         live::incidents::on_axis(&mut incidents, &mut trace);
         let hung = hang.as_ref().map(of_hang);
-        let analysis = analyze(&trace, &Settings { sources, incidents, hang: hung, ..Settings::default() });
-        Ok(Run { analysis, hang })
+        let mut analysis = analyze(&trace, &Settings { sources, incidents, hang: hung, ..Settings::default() });
+        if let Some(kernels) = kernels {
+            analysis.kernels = kernels;
+        }
+        let reference = other.reference.then(|| reference_rules(&trace, &SlowNodeConfig::default()));
+        Ok(Run { analysis, hang, reference })
     }
 }
 
@@ -124,22 +147,53 @@ fn title(dir: &Path) -> String {
     path.file_name().map_or_else(|| path.display().to_string(), |name| name.to_string_lossy().into_owned())
 }
 
-/// Reads the files of one directory, the first by name: each profiling session writes into one of its own.
-fn of_kineto(dirs: &BTreeSet<PathBuf>) -> Result<Trace, String> {
-    let Some(first) = dirs.first() else { return Ok(Trace::default()) };
-    let mut trace = kineto::read_directory(first).map_err(|error| error.to_string())?;
-    for other in dirs.iter().skip(1) {
-        let what = format!("{} was not read: give it alone to see it", other.display());
-        trace.missing.push(Missing { rank: None, what });
+/// Returns the files to read: those of all directories if each has the file of one rank, else those of the first by name,
+/// because each profiling session writes into a directory of its own.
+fn kineto_files(dirs: &BTreeSet<PathBuf>) -> Result<(Vec<PathBuf>, Vec<Missing>), String> {
+    let found = dirs.iter().map(|dir| kineto::find_files(dir).map_err(|error| error.to_string()));
+    let mut found = found.collect::<Result<Vec<_>, String>>()?;
+    let mut missing = Vec::new();
+    if found.iter().any(|files| files.len() > 1) {
+        found.truncate(1);
+        missing.extend(dirs.iter().skip(1).map(|other| Missing {
+            rank: None,
+            what: format!("{} was not read: give it alone to see it", other.display()),
+        }));
     }
-    Ok(trace)
+    Ok((found.concat(), missing))
 }
 
-/// Evaluates the dumps of the first directory that has some.
+/// Returns the kernels of the files; `None` for traces of the CPU alone. What the files lack is added to the trace.
+fn of_kernels(files: &[PathBuf], hta: bool, trace: &mut Trace) -> Option<KernelFigures> {
+    let exact = kineto::breakdown_of_files(files, Mode::Exact);
+    if exact.ranks.is_empty() {
+        return None;
+    }
+    let mut figures = KernelFigures { rules: vec![exact.rules()], differences: Vec::new() };
+    let mut missing = exact.missing.clone();
+    if hta {
+        let hta = kineto::breakdown_of_files(files, Mode::Hta);
+        figures.differences = exact.differences(&hta);
+        figures.rules.push(hta.rules());
+        missing.extend(hta.missing);
+    }
+    for one in missing {
+        if !trace.missing.contains(&one) {
+            trace.missing.push(one);
+        }
+    }
+    Some(figures)
+}
+
+/// Evaluates the dumps of all directories: each host may have one of its own.
 fn hang(dirs: &BTreeSet<PathBuf>, trace: &mut Trace) -> Result<Option<FlightVerdict>, String> {
-    let Some(dir) = dirs.first() else { return Ok(None) };
-    let failed = |error: io::Error| format!("{} cannot be read: {error}", dir.display());
-    let dumps = flight_recorder::read_directory(dir).map_err(failed)?;
+    let Some(first) = dirs.first() else { return Ok(None) };
+    let dumps = if dirs.len() == 1 {
+        flight_recorder::read_directory(first)
+    } else {
+        flight_recorder::read_directories(dirs.iter().map(PathBuf::as_path))
+    };
+    let dumps = dumps.map_err(|error| format!("{} cannot be read: {error}", first.display()))?;
     trace.missing.extend(dumps.problems.iter().map(|what| Missing { rank: None, what: what.to_string() }));
     let ranks = trace.ranks.last_key_value().map(|(rank, _)| rank.saturating_add(1));
     Ok(Some(flight_recorder::evaluate(&dumps.dumps, ranks)))

@@ -14,6 +14,6 @@ use taskd_soak::bench_diagnosis::{self, Options};
 fn main() -> ExitCode {
     guard::init(); // this program is also the guard, in which this call does not return
     let options: Options = program::options();
-    let no_links = bench_diagnosis::enter_network();
-    program::run("bench_diagnosis", Box::pin(bench_diagnosis::run(&options, no_links)))
+    let prepared = bench_diagnosis::prepare();
+    program::run("bench_diagnosis", Box::pin(async move { bench_diagnosis::run(&options, prepared?).await }))
 }

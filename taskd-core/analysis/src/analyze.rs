@@ -14,7 +14,7 @@ use crate::timeline::{self, SPANS_MAX};
 use crate::verdict::{VerdictRule, verdict};
 use crate::waits::{self, Waits};
 use crate::what_if::{Model, ModelError, attribute};
-use crate::{breakdown, communication, critical_path, limits, links, overlap, stages};
+use crate::{breakdown, communication, critical_path, kernels, limits, links, overlap, stages};
 use std::collections::BTreeSet;
 
 /// What an analysis does beyond its defaults.
@@ -79,6 +79,7 @@ pub fn analyze(trace: &Trace, settings: &Settings) -> Analysis {
     communication(&parts, &transfers, &mut analysis);
     let stages = pipeline(&parts, &mut analysis);
     analysis.timeline = timeline::timeline(&parts.index, &parts.matches, &stages, &parts.shift, SPANS_MAX);
+    analysis.kernels = kernels::figures(trace);
     analysis.critical_path = critical_path::paths(&parts.index, &parts.matches, &parts.pairs, &parts.shift);
     analysis.verdict = verdict(&analysis, &parts, &transfers, &settings.verdict, has_kernels);
     attribution(trace, &mut analysis);

@@ -6,9 +6,11 @@
 //! [`Analysis::steps`]; `null`: the trace does not have the figure.
 
 mod figures;
+mod kernels;
 
 use crate::tables::capitalized;
 pub use figures::*;
+pub use kernels::*;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
@@ -45,6 +47,9 @@ pub struct Analysis {
     pub timeline: Timeline,
     /// Pipeline stages, sends and receives.
     pub pipeline: Pipeline,
+    /// Busy and idle time of each device, and its kernels by name.
+    #[serde(default)]
+    pub kernels: KernelFigures,
     /// The longest chain of events that depend on each other, per step.
     pub critical_path: Vec<CriticalStep>,
     /// How much faster the job would run without one cause.

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::fs::File;
 use std::io::Read;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// Maximum number of files of a directory that are read: the number of ranks of a large job.
 const FILES_MAX: usize = 131_072;
@@ -77,6 +77,25 @@ impl fmt::Display for DirectoryProblem {
 /// # Errors
 /// If the directory cannot be listed.
 pub fn read_directory(path: &Path) -> std::io::Result<Dumps> {
+    Ok(read_files(files(path)?))
+}
+
+/// Reads the dumps in several directories, such as one for each host, as [`read_directory`] reads those of one. Names of
+/// files have their directory before them.
+///
+/// # Errors
+/// If a directory cannot be listed.
+pub fn read_directories<'a>(paths: impl IntoIterator<Item = &'a Path>) -> std::io::Result<Dumps> {
+    let mut names = Vec::new();
+    for path in paths {
+        let directory = path.file_name().unwrap_or(path.as_os_str()).to_string_lossy().into_owned();
+        names.extend(files(path)?.into_iter().map(|(file, path)| (format!("{directory}/{file}"), path)));
+    }
+    Ok(read_files(names))
+}
+
+/// Returns the names and paths of the files in a directory.
+fn files(path: &Path) -> std::io::Result<Vec<(String, PathBuf)>> {
     let mut names = Vec::new();
     for entry in std::fs::read_dir(path)? {
         let entry = entry?;
@@ -84,6 +103,10 @@ pub fn read_directory(path: &Path) -> std::io::Result<Dumps> {
             names.push((entry.file_name().to_string_lossy().into_owned(), entry.path()));
         }
     }
+    Ok(names)
+}
+
+fn read_files(mut names: Vec<(String, PathBuf)>) -> Dumps {
     names.sort();
     let mut problems = Vec::new();
     if let Some(count) = names.len().checked_sub(FILES_MAX).filter(|count| *count > 0) {
@@ -105,7 +128,7 @@ pub fn read_directory(path: &Path) -> std::io::Result<Dumps> {
             Err(error) => problems.push(DirectoryProblem::Unreadable { file, rank, error }),
         }
     }
-    Ok(Dumps { dumps: dumps.into_values().collect(), problems })
+    Dumps { dumps: dumps.into_values().collect(), problems }
 }
 
 fn read(path: &Path, rank: u32) -> Result<Dump, DumpError> {

@@ -16,7 +16,7 @@ mod translate;
 mod value;
 mod verdict;
 
-pub use directory::{DirectoryProblem, Dumps, read_directory};
+pub use directory::{DirectoryProblem, Dumps, read_directories, read_directory};
 pub use dump::{Dump, Entry, Frame, GroupConfig, GroupStatus};
 pub use verdict::{FlightVerdict, evaluate};
 

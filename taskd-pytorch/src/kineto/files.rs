@@ -39,8 +39,11 @@ pub(super) struct Part<T> {
     pub(super) value: T,
 }
 
-/// Returns the trace files of a directory in the order of their names.
-pub(super) fn find(directory: &Path) -> Result<Vec<PathBuf>, KinetoError> {
+/// Returns the trace files of a directory (`*.json`, `*.json.gz`) in the order of their names.
+///
+/// # Errors
+/// Fails if the directory cannot be read or has no trace file.
+pub fn find(directory: &Path) -> Result<Vec<PathBuf>, KinetoError> {
     let failed = |source| KinetoError::Open { path: directory.to_owned(), source };
     let mut paths = Vec::new();
     for entry in std::fs::read_dir(directory).map_err(failed)? {
@@ -58,20 +61,32 @@ fn file_name(path: &Path) -> String {
     path.file_name().unwrap_or(path.as_os_str()).to_string_lossy().into_owned()
 }
 
+/// Returns the names of the files in messages: with their directories if they are in several, because the files of all
+/// ranks can then have one name.
+fn names(paths: &[PathBuf]) -> Vec<String> {
+    let is_one_directory = paths.windows(2).all(|pair| pair[0].parent() == pair[1].parent());
+    let name = |path: &PathBuf| match path.parent().filter(|_| !is_one_directory) {
+        Some(directory) => format!("{}/{}", file_name(directory), file_name(path)),
+        None => file_name(path),
+    };
+    paths.iter().map(name).collect()
+}
+
 /// Reads all files, as many at the same time as the machine has cores. The result is in the order of the paths.
 pub(super) fn read_all<T: Send + Default>(
     paths: &[PathBuf],
     read: impl Fn(&mut dyn Read) -> (Document, T) + Sync,
 ) -> Vec<Part<T>> {
     let next = AtomicUsize::new(0);
+    let names = names(paths);
     let work = || {
         let mut parts = Vec::new();
         loop {
             let index = next.fetch_add(1, Ordering::Relaxed);
-            let Some(path) = paths.get(index) else { return parts };
+            let (Some(path), Some(name)) = (paths.get(index), names.get(index)) else { return parts };
             let part = match File::open(path) {
-                Ok(file) => read_one(&file_name(path), file, &read),
-                Err(error) => unreadable(&file_name(path), &error),
+                Ok(file) => read_one(name, file, &read),
+                Err(error) => unreadable(name, &error),
             };
             parts.push((index, part));
         }
@@ -184,6 +199,7 @@ mod tests {
             ("rank0.json", Some(0)),
             ("trace_rank_12.json.gz", Some(12)),
             ("Rank-3.1795100000.pt.trace.json", Some(3)),
+            ("rank_7/host.json", Some(7)),
             ("ranks/host.json", None),
             ("host_4711.1795100000.pt.trace.json", None),
             ("rank99999999999.json", None),

@@ -63,23 +63,32 @@ pub struct Options {
 /// A run of the campaign.
 type Key = (Ranks, Kind, u64);
 
-/// Continues the program in a network namespace of its own. Call this first in `main`, before there are threads.
-///
-/// Returns the reason if there can be no slow links.
-#[must_use]
-pub fn enter_network() -> Option<String> {
-    link::enter()
+/// What the campaign needs of the machine.
+#[derive(Debug)]
+pub struct Prepared {
+    python: PathBuf,
+    /// Reason if there can be no slow links.
+    no_links: Option<String>,
 }
 
-/// Runs the campaign. `no_links` is the result of [`enter_network`].
+/// Installs Python, then continues the program in a network namespace of its own, from which no package index can be
+/// reached. Call this first in `main`, before there are threads.
+///
+/// # Errors
+/// There is no Python with PyTorch, and it cannot be installed.
+pub fn prepare() -> Result<Prepared, Failure> {
+    let python = venv::locate(&mut |line| println!("python        {line}"))?;
+    Ok(Prepared { python, no_links: link::enter() })
+}
+
+/// Runs the campaign.
 ///
 /// # Errors
 /// A training cannot be run, or the file cannot be read or written.
-pub async fn run(options: &Options, no_links: Option<String>) -> Result<(), Failure> {
+pub async fn run(options: &Options, prepared: Prepared) -> Result<(), Failure> {
+    let Prepared { python, no_links } = prepared;
     let no_containers = container::lacks();
     container::remove_left();
-    let located = tokio::task::spawn_blocking(|| venv::locate(&mut |line| println!("python        {line}")));
-    let python = located.await??;
     let planned = plan(options, no_links.as_deref(), no_containers.as_deref());
     let mut lines = read(options.file.as_deref())?;
     let done: BTreeSet<Key> = lines.iter().map(Line::key).collect();

@@ -23,8 +23,8 @@ pub const HTA_KERNELS_MAX: usize = 20_000_000;
 /// Distinct names of steps that are kept: HTA only asks for more than one.
 const STEP_NAMES_MAX: usize = 2;
 
-/// Kernel names that HTA's table lists on their own, unless it is configured.
-const NAMES_LISTED: usize = 10;
+/// Kernel names of a class that HTA's table lists on their own, unless it is configured.
+pub const HTA_NAMES_LISTED: usize = 10;
 
 /// A kernel in whole microseconds.
 #[derive(Clone, Copy, Debug)]
@@ -330,7 +330,7 @@ fn table(names: &Kernels, rank: u32) -> Vec<KernelRow> {
         let mut of_class: Vec<(&[u8], Durations)> =
             names.iter().filter(|row| row.0 == class).map(|(_, name, durations)| (name, *durations)).collect();
         of_class.sort_by(|one, other| (-one.1.sum, one.0).cmp(&(-other.1.sum, other.0)));
-        if of_class.len() > NAMES_LISTED {
+        if of_class.len() > HTA_NAMES_LISTED {
             of_class = collapsed(&of_class);
         }
         of_class.sort_by(|one, other| one.0.cmp(other.0));
@@ -368,7 +368,7 @@ fn collapsed<'a>(rows: &[(&'a [u8], Durations)]) -> Vec<(&'a [u8], Durations)> {
     for (index, ((name, durations), running)) in rows.iter().zip(&sums).enumerate() {
         let sum = i64::try_from(durations.sum).unwrap_or(i64::MAX);
         #[allow(clippy::cast_precision_loss, reason = "compared as floats, as HTA does")]
-        let is_small = index >= NAMES_LISTED || *running as f64 > limit;
+        let is_small = index >= HTA_NAMES_LISTED || *running as f64 > limit;
         // Its list of names that are never collapsed is `sum < 0`, which short kernels make true.
         if is_small && sum >= 0 {
             others.add(sum, 1);

@@ -16,13 +16,14 @@
 //! | launch of a kernel | the call with its correlation | the same, or the first row of the file | a kernel without a call can be a host wait in HTA |
 
 mod exact;
+mod figures;
 mod hta;
 mod hta_idle;
 mod idle;
 mod intervals;
 mod kernels;
 
-pub use hta::HTA_KERNELS_MAX;
+pub use hta::{HTA_KERNELS_MAX, HTA_NAMES_LISTED};
 pub use idle::{IDLE_MAX, KERNEL_WAIT_NS, STREAMS_MAX, StreamIdle};
 pub use kernels::KERNEL_NAMES_MAX;
 

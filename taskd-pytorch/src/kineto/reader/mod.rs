@@ -14,7 +14,7 @@ use resources::Samples;
 use spans::Category;
 use std::collections::BTreeMap;
 use std::io::Read;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use taskd_core::analysis::model::{Event, Kind, Missing, Names, RankTrace, StepSpan, Trace};
 
 /// Events of one rank that are kept, of 40 bytes each. Further events are counted in [`RankTrace::lost`] and reported.
@@ -33,9 +33,14 @@ const SINCE_1970_NS: i64 = 1_000_000_000_000_000_000;
 /// # Errors
 /// Fails if the directory cannot be read or has no trace file.
 pub fn read_directory(directory: &Path) -> Result<Trace, KinetoError> {
-    let parts = files::read_all(&files::find(directory)?, scan);
     let title = directory.file_name().unwrap_or(directory.as_os_str()).to_string_lossy().into_owned();
-    Ok(combine(parts, title))
+    Ok(Trace { title, ..read_files(&files::find(directory)?) })
+}
+
+/// Reads these files, one file per rank, which may be in a directory per rank. The trace has no title.
+#[must_use]
+pub fn read_files(paths: &[PathBuf]) -> Trace {
+    combine(files::read_all(paths, scan), String::new())
 }
 
 /// Reads the trace of one rank from an open file, which may be compressed. `name` is its name in messages; a rank is taken

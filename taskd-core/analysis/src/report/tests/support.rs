@@ -46,6 +46,7 @@ pub(super) fn document(ranks: u32, steps: u32) -> Analysis {
     analysis.ranks = (0..ranks).map(|rank| job.info(rank)).collect();
     job.fill_timeline(&mut analysis);
     job.fill_links(&mut analysis);
+    analysis.kernels = job.kernels();
     job.fill_verdict(&mut analysis);
     analysis.summary = summarize(&analysis);
     analysis
@@ -74,6 +75,49 @@ impl Job {
             peak_memory_bytes: Some((38 << 30) + (u64::from(stage) << 30) + (u64::from(rank % 5) << 28)),
             memory_capacity_bytes: Some(64 << 30),
         }
+    }
+
+    /// Returns kernels of the ranks by two sets of rules.
+    fn kernels(&self) -> KernelFigures {
+        let mut numbers = Numbers(u64::from(self.ranks) + 1);
+        let mut rules = |name: &str| {
+            let mut rules = KernelRules { name: name.to_owned(), left_out: 3, ..KernelRules::default() };
+            for rank in 0..self.ranks {
+                let mut us = |middle: u64| numbers.near(middle) as f64;
+                let (compute_us, communication_us, idle_us) = (us(54_000), us(9_000), us(4_000));
+                rules.devices.push(DeviceTimes {
+                    rank,
+                    kernels: 900,
+                    range_us: compute_us + communication_us + idle_us,
+                    busy_us: compute_us + communication_us,
+                    idle_us,
+                    compute_us,
+                    communication_us,
+                    memory_us: us(500),
+                    overlap_us: us(800),
+                    host_wait_us: Some(us(3_000)),
+                    kernel_wait_us: Some(us(300)),
+                    other_wait_us: None,
+                });
+                for (class, name) in [("communication", "ncclDevKernel_AllReduce_Sum_bf16"), ("compute", "gemm")] {
+                    let (sum_us, mean_us) = (us(20_000), us(50));
+                    rules.kernels.push(KernelTimes {
+                        rank,
+                        class: class.to_owned(),
+                        name: name.to_owned(),
+                        count: 400,
+                        sum_us,
+                        min_us: mean_us / 2.0,
+                        max_us: mean_us * 2.0,
+                        mean_us,
+                        deviation_us: mean_us / 8.0,
+                    });
+                }
+            }
+            rules
+        };
+        let rules = vec![rules("exact"), rules("hta")];
+        KernelFigures { rules, differences: vec!["Idle time of rank 0 is longer by HTA's rules.".to_owned()] }
     }
 
     fn fill_timeline(&self, analysis: &mut Analysis) {

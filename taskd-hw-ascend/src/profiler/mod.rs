@@ -9,6 +9,7 @@
 //! | `ASCEND_PROFILER_OUTPUT/kernel_details.csv` | kernels with their steps and streams |
 //! | `ASCEND_PROFILER_OUTPUT/communication.json` | communication operators with waiting and transfer times |
 //! | `ASCEND_PROFILER_OUTPUT/communication_matrix.json` | transfers over single links |
+//! | `ASCEND_PROFILER_OUTPUT/memory_record.csv` | allocated memory over time; it is there if memory was profiled |
 //!
 //! A file that is absent or damaged is named among the missing parts of the trace; the others are still read. The
 //! formats are those of msprof-analyze 26.2 and `torch_npu`; units stand with the functions.
@@ -17,6 +18,7 @@ mod communication;
 mod dirs;
 mod kernels;
 mod matrix;
+mod memory;
 mod metadata;
 mod step_trace;
 #[cfg(test)]
@@ -59,6 +61,7 @@ pub fn read(dir: &Path) -> io::Result<Trace> {
     for rank in trace.ranks.values_mut() {
         rank.events.iter_mut().for_each(|event| event.start_ns = event.start_ns.saturating_sub(began));
         rank.steps.iter_mut().for_each(|step| step.start_ns = step.start_ns.saturating_sub(began));
+        rank.resources.shift(began.saturating_neg());
     }
     Ok(trace)
 }
@@ -83,6 +86,10 @@ impl Reading {
         let known = self.part(&output.join("communication.json"), communication::read);
         self.part(&output.join("communication_matrix.json"), matrix::read);
         self.part(&output.join("kernel_details.csv"), |reading, file| kernels::read(reading, file, known));
+        let memory = output.join("memory_record.csv");
+        if memory.exists() {
+            self.part(&memory, memory::read);
+        }
         self.trace.events.sort_by_key(|event| event.start_ns);
         // A step lasts until the next one begins, so that no time of the device belongs to none.
         let starts: Vec<i64> = self.steps.values().map(|(start, _)| *start).skip(1).collect();

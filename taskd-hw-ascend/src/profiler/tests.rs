@@ -149,3 +149,34 @@ fn group_hashes_are_those_of_msprof_analyze() {
     // python: msprof_analyze.cluster_analyse.common_func.utils.double_hash("10.0.0.1%enp_60000_0")
     assert_eq!(metadata::group_hash("10.0.0.1%enp_60000_0"), 1_104_940_366_048_820_960);
 }
+
+#[test]
+fn memory_is_that_of_the_most_complete_component() {
+    let root = tempfile::tempdir().expect("a directory");
+    let output = profile(root.path(), 0, "20260101000000000").join("ASCEND_PROFILER_OUTPUT");
+    let rows = "Component,Timestamp(us),Total Allocated(MB),Total Reserved(MB),Total Active(MB),Stream Ptr,Device Type\n\
+                PTA,1718000000000100.125\t,900.0,900.0,900.0,0,NPU:0\n\
+                APP,1718000000000100.125\t,,4096.0,,,NPU:0\n\
+                PTA+GE,1718000000000200.125\t,3.5,8.0,3.5,0,NPU:0\n\
+                PTA+GE,1718000000000150.125\t,1.0,8.0,1.0,0,NPU:0\n\
+                PTA+GE,1718000000000150.125\t,77.0,80.0,77.0,0,CPU\n\
+                PTA+GE,N/A,1.0,8.0,1.0,0,NPU:0\n";
+    write(output.join("memory_record.csv"), rows).expect("a file");
+    let trace = read(root.path()).expect("it can be listed");
+    let resources = &trace.ranks[&0].resources;
+    assert_eq!(resources.memory, [(50_000, 1 << 20), (100_000, 7 << 19)], "from the first event on, in nanoseconds");
+    assert_eq!(resources.peak_memory_bytes, Some(7 << 19));
+    let missing = trace.missing.iter().filter(|missing| missing.what.contains("memory_record.csv"));
+    let missing: Vec<&str> = missing.map(|missing| missing.what.as_str()).collect();
+    assert_eq!(missing, ["rank 0: 1 lines of memory_record.csv were not read: they have no time or size"]);
+}
+
+#[test]
+fn a_memory_file_of_other_columns_is_reported() {
+    let root = tempfile::tempdir().expect("a directory");
+    let output = profile(root.path(), 0, "20260101000000000").join("ASCEND_PROFILER_OUTPUT");
+    write(output.join("memory_record.csv"), "Device_id,Component\n").expect("a file");
+    let trace = read(root.path()).expect("it can be listed");
+    let named = trace.missing.iter().any(|missing| missing.what.ends_with("it has no column Timestamp(us)"));
+    assert!(named, "{:?}", trace.missing);
+}

@@ -25,7 +25,7 @@ const TABLE: &str = r#"{"source": "x", "xids": [
     {"xid": 13, "name": "exception", "action": "restart-app", "application": true}]}"#;
 
 fn cases() -> u32 {
-    if std::env::var("TASKD_SOAK").is_ok_and(|soak| soak == "1") { 10_000_000 } else { 20_000 }
+    if std::env::var("TASKD_SOAK").is_ok_and(|soak| soak == "1") { 10_000_000 } else { 4_000 }
 }
 
 /// A sample with a few pieces of it replaced, moved or left out.

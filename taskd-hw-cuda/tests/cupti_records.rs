@@ -320,7 +320,7 @@ fn a_name_that_lost_its_place_is_asked_for_again() {
 }
 
 fn cases() -> u32 {
-    if std::env::var("TASKD_SOAK").is_ok_and(|soak| soak == "1") { 10_000_000 } else { 100_000 }
+    if std::env::var("TASKD_SOAK").is_ok_and(|soak| soak == "1") { 10_000_000 } else { 20_000 }
 }
 
 /// Records with foreign bytes in them, cut anywhere.

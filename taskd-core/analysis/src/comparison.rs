@@ -1,4 +1,8 @@
-//! The comparison of two runs: medians of their figures, and the ranks that changed most.
+//! The comparison of two runs: medians of their figures, and the ranks and kernels that changed most.
+
+mod kernels;
+
+pub use kernels::{KernelChange, KernelUse};
 
 use crate::document::{Analysis, Table};
 use crate::tables::{float, median, rounded};
@@ -26,6 +30,9 @@ pub struct Comparison {
     pub ranks: Vec<RankChange>,
     /// Number of changes of ranks that were left out because of the document's limit.
     pub ranks_left_out: u64,
+    /// Kernels with the largest changes of their time, the largest first; empty if one of the runs has no kernels.
+    #[serde(default)]
+    pub kernels: Vec<KernelChange>,
     /// Differences that make the runs hard to compare, each as a sentence.
     pub notes: Vec<String>,
 }
@@ -101,6 +108,7 @@ pub fn compare(before: &Analysis, after: &Analysis) -> Comparison {
         comparison.figures.push(change("link bandwidth", "bytes/s", rates.0, rates.1));
     }
     ranks(before, after, &mut comparison);
+    comparison.kernels = kernels::changes(before, after);
     comparison.notes = notes(before, after);
     comparison.sentence = sentence(&comparison);
     comparison
@@ -202,7 +210,7 @@ mod tests {
         let run = analysis(&Job::default());
         let comparison = compare(&run, &run);
         assert!(comparison.figures.iter().all(|change| change.change_percent.is_none_or(|percent| percent == 0.0)));
-        assert!(comparison.ranks.is_empty() && comparison.notes.is_empty());
+        assert!(comparison.ranks.is_empty() && comparison.kernels.is_empty() && comparison.notes.is_empty());
         assert!(comparison.sentence.starts_with("The steps take as long as before"), "{}", comparison.sentence);
     }
 
@@ -217,6 +225,24 @@ mod tests {
         assert_eq!(computation.rank, 5);
         assert!((45.0..55.0).contains(&computation.change_percent.unwrap()), "{computation:?}");
         assert!(comparison.sentence.contains("% longer"), "{}", comparison.sentence);
+    }
+
+    #[test]
+    fn kernels_that_are_slower_and_new_ones_are_listed() {
+        let before = analysis(&Job::default());
+        let mut after = before.clone();
+        let kernels = &mut after.kernels.rules[0].kernels;
+        let slower = kernels.iter().find(|kernel| kernel.class == "compute").unwrap().name.clone();
+        for kernel in kernels.iter_mut().filter(|kernel| kernel.name == slower) {
+            kernel.sum_us *= 2.0;
+        }
+        let added = crate::document::KernelTimes { name: "new".into(), ..kernels[0].clone() };
+        kernels.push(added);
+        let changes = compare(&before, &after).kernels;
+        let names: Vec<(&str, Option<f64>)> =
+            changes.iter().map(|change| (change.name.as_str(), change.change_percent)).collect();
+        assert!(names.contains(&(slower.as_str(), Some(100.0))) && names.contains(&("new", None)), "{changes:?}");
+        assert_eq!(changes.len(), 2);
     }
 
     #[test]

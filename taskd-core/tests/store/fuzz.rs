@@ -15,7 +15,7 @@ use taskd_core::trace::synthetic::SyntheticJob;
 use taskd_core::trace::{Origin, RecordBatch};
 
 fn cases() -> u64 {
-    if std::env::var("TASKD_SOAK").is_ok_and(|soak| soak == "1") { 10_000_000 } else { 20_000 }
+    if std::env::var("TASKD_SOAK").is_ok_and(|soak| soak == "1") { 10_000_000 } else { 4_000 }
 }
 
 fn batches() -> Vec<RecordBatch> {

@@ -13,7 +13,7 @@ const VALUES: [&str; 8] = ["\"on\"", "\"off\"", "\"On\"", "true", "null", "1e999
 const KEYS: [&str; 6] = ["Kernel", "Marker", "Communication", "", "step", "kernel"];
 
 fn cases() -> u32 {
-    if std::env::var("TASKD_SOAK").is_ok_and(|soak| soak == "1") { 10_000_000 } else { 20_000 }
+    if std::env::var("TASKD_SOAK").is_ok_and(|soak| soak == "1") { 10_000_000 } else { 4_000 }
 }
 
 /// A document that is nearly always valid but for one thing or two: a value, a key, some bytes, its end.

@@ -14,7 +14,7 @@ use std::collections::BTreeMap;
 use taskd_hw_ascend::mspti::CannEnv;
 
 fn cases() -> u32 {
-    if std::env::var("TASKD_SOAK").is_ok_and(|soak| soak == "1") { 10_000_000 } else { 20_000 }
+    if std::env::var("TASKD_SOAK").is_ok_and(|soak| soak == "1") { 10_000_000 } else { 4_000 }
 }
 
 fn run<S: Strategy>(strategy: &S, what: &str, case: impl Fn(S::Value) -> &'static str) -> BTreeMap<&'static str, u64> {

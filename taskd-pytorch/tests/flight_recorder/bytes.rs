@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use taskd_pytorch::flight_recorder::{Dump, DumpError, ENTRIES_MAX, FRAMES_MAX, evaluate};
 
 fn cases() -> u32 {
-    if std::env::var("TASKD_SOAK").is_ok_and(|soak| soak == "1") { 10_000_000 } else { 20_000 }
+    if std::env::var("TASKD_SOAK").is_ok_and(|soak| soak == "1") { 10_000_000 } else { 4_000 }
 }
 
 /// A real dump with a few pieces of it replaced, moved or left out.

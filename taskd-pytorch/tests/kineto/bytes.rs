@@ -11,7 +11,7 @@ use taskd_pytorch::kineto::generate::Plan;
 use taskd_pytorch::kineto::{Mode, breakdown_of_reader, read};
 
 fn cases() -> u32 {
-    if std::env::var("TASKD_SOAK").is_ok_and(|soak| soak == "1") { 10_000_000 } else { 20_000 }
+    if std::env::var("TASKD_SOAK").is_ok_and(|soak| soak == "1") { 10_000_000 } else { 4_000 }
 }
 
 /// A short file with each kind of member.

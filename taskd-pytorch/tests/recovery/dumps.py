@@ -11,6 +11,7 @@ import sys
 
 import programs
 import ranks
+import references
 import torch
 from stand_in import Again, Failed, StandIn
 
@@ -20,8 +21,7 @@ SIZE = 4
 
 
 def undisturbed(**environment):
-    with StandIn(SIZE, programs.dumping, STEPS=str(STEPS), **environment) as world:
-        return world.finish()
+    return references.undisturbed(SIZE, programs.dumping, STEPS, environment)
 
 
 def root_of(world):

@@ -27,6 +27,7 @@ impl ForkServer {
         write_helper(&helper, PYTHON_FILES).unwrap();
         let mut command = Command::new(python);
         command.arg(format!("{DIRECTORY}/fork_server.py")).arg(&helper).stdin(Stdio::piped()).stdout(Stdio::piped());
+        command.env("REFERENCES", &helper); // removed with it
         command.env("PYTHONPATH", &helper).env("PYTHONDONTWRITEBYTECODE", "1").env("OMP_NUM_THREADS", "1");
         for name in ["TASKD_CONTROL", "TASKD_LIFELINE", "TASKD_LIB", "TASKD_HANDOFF"] {
             command.env_remove(name);

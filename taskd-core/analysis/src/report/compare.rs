@@ -6,7 +6,7 @@ use crate::comparison::Comparison;
 use std::fmt::Write as _;
 
 /// Returns the comparison of two runs as one HTML page without a script: the result in one sentence first, then the
-/// figures, then the ranks that changed most.
+/// figures, then the ranks and the kernels that changed most.
 #[must_use]
 pub fn comparison_html(comparison: &Comparison) -> String {
     let mut body = format!("<p class=\"verdict\">{}</p>\n", escape(&comparison.sentence));
@@ -36,7 +36,30 @@ pub fn comparison_html(comparison: &Comparison) -> String {
     if comparison.ranks_left_out > 0 {
         body.push_str(&format!("<p>{} smaller changes of ranks are not listed.</p>\n", comparison.ranks_left_out));
     }
+    kernels(comparison, &mut body);
     page(&format!("{} compared with {}", comparison.after, comparison.before), &body)
+}
+
+fn kernels(comparison: &Comparison, body: &mut String) {
+    let mut rows = String::new();
+    for change in &comparison.kernels {
+        let (class, name) = (escape(&change.class), escape(&change.name));
+        let (before, after) = (change.before.as_ref(), change.after.as_ref());
+        let time = [before, after].map(|used| cell(used.map(|used| used.us_per_step))).concat();
+        let runs = [before, after].map(|used| cell(used.map(|used| used.runs_per_step))).concat();
+        let mean = [before, after].map(|used| cell(used.map(|used| used.mean_us))).concat();
+        let percent = cell(change.change_percent);
+        let _ = writeln!(rows, "<tr><td>{name}</td><td>{class}</td>{time}{percent}{runs}{mean}</tr>");
+    }
+    if rows.is_empty() {
+        return;
+    }
+    let numbers =
+        ["Before (us)", "After (us)", "Change (%)", "Runs before", "Runs after", "Mean before (us)", "Mean after (us)"];
+    let columns: Vec<_> =
+        [("Kernel", ""), ("Class", "")].into_iter().chain(numbers.map(|name| (name, NUMBER))).collect();
+    body.push_str("<h2>Kernels that changed most, per rank and step</h2>\n");
+    body.push_str(&table(&columns, &rows));
 }
 
 fn cell(value: Option<f64>) -> String {

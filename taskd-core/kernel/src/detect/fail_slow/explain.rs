@@ -91,7 +91,7 @@ impl Context<'_> {
         if !rank.is_some_and(|rank| self.is_large(*rank as usize, run)) {
             return Explanation::None;
         }
-        if self.may_wait_for_a_slow_rank(&everyone, run) {
+        if self.may_wait_for_a_slow_rank(&everyone, run) || self.may_wait_for_slower_stages() {
             return Explanation::Later;
         }
         let cause = match self.channel.series {
@@ -269,6 +269,16 @@ impl Context<'_> {
             let ranks = &self.compute.ranks;
             ranks.is_blamed(rank) || is_undecided && ranks.is_suspicious(rank, &limits)
         })
+    }
+
+    /// Returns true if longer waits may come from a job that computes longer: where ranks wait for each other inside a step,
+    /// also the shortest wait is as long as a part of the computation.
+    fn may_wait_for_slower_stages(&self) -> bool {
+        let limits = self.compute.limits(Level::Job);
+        self.channel.series == Series::Transfer
+            && self.layout.is_split()
+            && self.compute.is_learned
+            && self.compute.track(Level::Job).is_suspicious(0, &limits)
     }
 
     fn groups(&self, rank: usize) -> impl Iterator<Item = (&GroupId, &[u32])> {

@@ -247,6 +247,16 @@ fn longer_transfers_of_a_group_or_a_pair_are_slow_links() {
 }
 
 #[test]
+fn longer_waits_in_a_pipeline_whose_ranks_all_compute_longer_are_no_slow_link() {
+    let found = run(GRID, |_, _, row| {
+        row[Series::Transfer as usize] = f32::NAN; // as in a running job, whose shortest wait counts
+        row[Series::Compute as usize] *= 1.4;
+        row[Series::Wait as usize] *= 1.4;
+    });
+    assert_eq!(named(&found), [(Component::Job, Cause::GlobalSlowdown)]);
+}
+
+#[test]
 fn a_stage_that_becomes_slower_is_reported_and_not_blamed() {
     let found = run(GRID, |_, place, row| {
         if place.stage == 1 {

@@ -14,6 +14,7 @@ import time
 
 from chromium import Browser
 from live_report_page import live_page_works
+from report_page_tables import comparison_works, outliers_open, tables_sort
 
 OPEN_LIMIT_MS = 3000  # a page of 1,024 ranks and 100 steps, from its navigation until the verdict is drawn
 OPENINGS = 3  # of which the fastest counts: other programs of the machine make one slow, never fast
@@ -21,8 +22,8 @@ SLOWEST_REDRAW_MS = 700  # one change of the timeline's zoom, on two busy cores
 
 
 SECTIONS = (
-    "overview steps overlap communication timeline pipeline kernels heat times critical incidents what-if hints limits clocks "
-    "missing"
+    "overview steps overlap communication timeline pipeline kernels heat times critical incidents what-if hints limits "
+    "clocks missing"
 ).split()
 # Colours of a canvas in a coarse sample, without its most frequent one: 0 is a blank canvas.
 PAINTED = """(() => [...document.querySelectorAll('%s canvas:first-child')].map(c => {
@@ -230,14 +231,18 @@ def figures_equal(browser, check, name, document):
     kernels = document["kernels"]["rules"]
     if kernels:
         browser.go("#kernels")
-        cell = "[...document.querySelectorAll('#kernels .grid')].at(%d).querySelector('tbody tr:not(.space)').children[%d].textContent"
+        grid = "[...document.querySelectorAll('#kernels .grid')].at(%d)"
+        cell = grid + ".querySelector('tbody tr:not(.space)').children[%d].textContent"
         shown = browser.run(cell % (-1, 4))
         longest = max(kernel["sum_us"] for kernel in kernels[0]["kernels"])
         check(shown == format_ms(longest), f"{name}: the kernel with the longest sum comes first: {shown}")
-        browser.run("(() => { const s = document.querySelectorAll('#kernels select')[0]; s.value = s.options[s.options.length - 1]"
-                    ".value; s.dispatchEvent(new Event('change')); })()")
+        browser.run(
+            "(() => { const s = document.querySelectorAll('#kernels select')[0];"
+            " s.value = s.options[s.options.length - 1].value; s.dispatchEvent(new Event('change')); })()"
+        )
         shown = browser.run(cell % (0, 4))
-        check(shown == format_ms(kernels[-1]["devices"][0]["idle_us"]) or len(kernels) == 1, f"{name}: chosen rules: {shown}")
+        idle = format_ms(kernels[-1]["devices"][0]["idle_us"])
+        check(shown == idle or len(kernels) == 1, f"{name}: chosen rules: {shown}")
     if document["what_if"]:
         browser.go("#what-if")
         shown = browser.run("[...document.querySelectorAll('#what-if tbody tr')].map(r => r.children[2].textContent)")
@@ -323,6 +328,8 @@ def page_works(browser, check, pages, shots, ranks):
     slowest = timeline_works(browser, check, name)
     figures_equal(browser, check, name, document)
     views_react(browser, check, name)
+    tables_sort(browser, check, name)
+    outliers_open(browser, check, name, ranks)
     keyboard_works(browser, check, name)
     browser.shot(shots / f"{ranks}-light-slowest.png")
     blamed = document["verdict"]["blamed"][0]["ranks"][0]
@@ -392,6 +399,7 @@ def other_pages_work(browser, check, pages, shots):
     time.sleep(0.3)
     check(browser.run("document.querySelectorAll('a').length") == 4, "the index links to the runs")
     browser.shot(shots / "index.png")
+    comparison_works(browser, check, pages, shots)
 
 
 def main():

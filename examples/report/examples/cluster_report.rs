@@ -145,10 +145,15 @@ fn print_reference(rules: &ReferenceRules) -> Result<(), String> {
     println!("slow node     by MindCluster's rule: {json}");
     let mut votes: Vec<(u32, u64)> = rules.slow_rank_votes.iter().map(|(rank, votes)| (*rank, *votes)).collect();
     votes.sort_by_key(|(rank, votes)| (Reverse(*votes), *rank));
-    let votes: Vec<String> =
+    let rest = votes.len().saturating_sub(VOTES_LISTED);
+    let listed: Vec<String> =
         votes.iter().take(VOTES_LISTED).map(|(rank, votes)| format!("rank {rank} in {votes}")).collect();
-    let late = if votes.is_empty() { "no rank".to_owned() } else { votes.join(", ") };
-    println!("slow rank     by msprof-analyze's rule: {late} of {} collectives", rules.collectives);
+    let late = match rest {
+        _ if listed.is_empty() => "no rank".to_owned(),
+        0 => listed.join(", "),
+        _ => format!("{} and {rest} more ranks", listed.join(", ")),
+    };
+    println!("slow rank     by msprof-analyze's rule: of {} collectives, late: {late}", rules.collectives);
     Ok(())
 }
 

@@ -20,8 +20,8 @@ const HEAD: usize = 4096;
 pub struct Kinds {
     /// Directories of trace stores of taskd, by rank.
     pub stores: BTreeMap<u32, Vec<PathBuf>>,
-    /// Directories with Kineto's files.
-    pub kineto: BTreeSet<PathBuf>,
+    /// Kineto's files by directory.
+    pub kineto: BTreeMap<PathBuf, Vec<PathBuf>>,
     /// Directories of single ranks that Ascend's profilers wrote.
     pub ascend: BTreeSet<PathBuf>,
     /// Directories with dumps of PyTorch's flight recorder.
@@ -36,8 +36,8 @@ impl Kinds {
     /// Returns true if no known kind was found.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        let dirs = [&self.kineto, &self.ascend, &self.flight_recorder, &self.journals];
-        self.stores.is_empty() && dirs.iter().all(|dirs| dirs.is_empty())
+        let dirs = [&self.ascend, &self.flight_recorder, &self.journals];
+        self.stores.is_empty() && self.kineto.is_empty() && dirs.iter().all(|dirs| dirs.is_empty())
     }
 
     /// Searches a directory. Symbolic links below it are not followed.
@@ -82,7 +82,7 @@ impl Kinds {
                 found.is_cut |= !below.is_empty();
             }
         }
-        found.stores.values_mut().for_each(|dirs| dirs.sort());
+        found.stores.values_mut().chain(found.kineto.values_mut()).for_each(|paths| paths.sort());
         Ok(found)
     }
 
@@ -99,7 +99,7 @@ impl Kinds {
         if may_be_dump && is_dump(&head) {
             self.flight_recorder.insert(dir.to_path_buf());
         } else if name.ends_with(".json.gz") || (is_json && is_kineto(&head)) {
-            self.kineto.insert(dir.to_path_buf());
+            self.kineto.entry(dir.to_path_buf()).or_default().push(path.to_path_buf());
         }
     }
 }
@@ -154,7 +154,7 @@ mod tests {
         let found = Kinds::find(root.path()).expect("it can be listed");
         let at = |path: &str| root.path().join(path);
         assert_eq!(found.stores, [(3, vec![at("trace/job/3")])].into());
-        assert_eq!(found.kineto, [at("profile")].into());
+        assert_eq!(found.kineto, [(at("profile"), vec![at("profile/host_1.pt.trace.json")])].into());
         assert_eq!(found.ascend, [at("npu/node_1_20260101_ascend_pt")].into());
         assert_eq!(found.flight_recorder, [at("dumps"), at("more")].into());
         assert_eq!(found.journals, [at("log")].into());

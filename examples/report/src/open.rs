@@ -1,7 +1,7 @@
 //! Opens a run: reads the traces of every kind that a directory has, and analyzes them.
 
 use crate::kinds::Kinds;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::path::{Path, PathBuf};
 use taskd_core::analysis::document::{Analysis, Blame, EvidenceItem, KernelFigures, Verdict};
@@ -71,7 +71,7 @@ impl Run {
                 "Ascend profiler" => profiler::read(dir).map_err(failed)?,
                 "taskd store" => live::stores::read(&found.stores, &title).map_err(failed)?,
                 _ => {
-                    let (files, missing) = kineto_files(&found.kineto)?;
+                    let (files, missing) = kineto_files(&found.kineto);
                     let mut trace = kineto::read_files(&files);
                     trace.missing.extend(missing);
                     kernels = of_kernels(&files, other.hta, &mut trace);
@@ -102,10 +102,12 @@ impl Run {
         }
         live::incidents::on_axis(&mut incidents, &mut trace);
         let hung = hang.as_ref().map(of_hang);
-        let mut analysis = analyze(&trace, &Settings { sources, incidents, hang: hung, ..Settings::default() });
-        if let Some(kernels) = kernels {
-            analysis.kernels = kernels;
+        if other.hta && kernels.is_none() {
+            let what =
+                "HTA's rules were not applied: the traces have no kernels that PyTorch's profiler recorded".into();
+            trace.missing.push(Missing { rank: None, what });
         }
+        let analysis = analyze(&trace, &Settings { sources, incidents, hang: hung, kernels, ..Settings::default() });
         let reference = other.reference.then(|| reference_rules(&trace, &SlowNodeConfig::default()));
         Ok(Run { analysis, hang, reference })
     }
@@ -147,20 +149,17 @@ fn title(dir: &Path) -> String {
     path.file_name().map_or_else(|| path.display().to_string(), |name| name.to_string_lossy().into_owned())
 }
 
-/// Returns the files to read: those of all directories if each has the file of one rank, else those of the first by name,
-/// because each profiling session writes into a directory of its own.
-fn kineto_files(dirs: &BTreeSet<PathBuf>) -> Result<(Vec<PathBuf>, Vec<Missing>), String> {
-    let found = dirs.iter().map(|dir| kineto::find_files(dir).map_err(|error| error.to_string()));
-    let mut found = found.collect::<Result<Vec<_>, String>>()?;
-    let mut missing = Vec::new();
-    if found.iter().any(|files| files.len() > 1) {
-        found.truncate(1);
-        missing.extend(dirs.iter().skip(1).map(|other| Missing {
-            rank: None,
-            what: format!("{} was not read: give it alone to see it", other.display()),
-        }));
+/// Returns the files to read: those of all directories if each has the file of one rank, else those of the first by
+/// name, because each profiling session writes into a directory of its own. The others are missing.
+fn kineto_files(found: &BTreeMap<PathBuf, Vec<PathBuf>>) -> (Vec<PathBuf>, Vec<Missing>) {
+    if found.values().all(|files| files.len() == 1) {
+        return (found.values().flatten().cloned().collect(), Vec::new());
     }
-    Ok((found.concat(), missing))
+    let left_out = |other: &PathBuf| Missing {
+        rank: None,
+        what: format!("{} was not read: give it alone to see it", other.display()),
+    };
+    (found.values().next().cloned().unwrap_or_default(), found.keys().skip(1).map(left_out).collect())
 }
 
 /// Returns the kernels of the files; `None` for traces of the CPU alone. What the files lack is added to the trace.
@@ -187,13 +186,11 @@ fn of_kernels(files: &[PathBuf], hta: bool, trace: &mut Trace) -> Option<KernelF
 
 /// Evaluates the dumps of all directories: each host may have one of its own.
 fn hang(dirs: &BTreeSet<PathBuf>, trace: &mut Trace) -> Result<Option<FlightVerdict>, String> {
-    let Some(first) = dirs.first() else { return Ok(None) };
-    let dumps = if dirs.len() == 1 {
-        flight_recorder::read_directory(first)
-    } else {
-        flight_recorder::read_directories(dirs.iter().map(PathBuf::as_path))
-    };
-    let dumps = dumps.map_err(|error| format!("{} cannot be read: {error}", first.display()))?;
+    if dirs.is_empty() {
+        return Ok(None);
+    }
+    let dumps = flight_recorder::read_directories(dirs.iter().map(PathBuf::as_path));
+    let dumps = dumps.map_err(|error| format!("dumps of the flight recorder cannot be read: {error}"))?;
     trace.missing.extend(dumps.problems.iter().map(|what| Missing { rank: None, what: what.to_string() }));
     let ranks = trace.ranks.last_key_value().map(|(rank, _)| rank.saturating_add(1));
     Ok(Some(flight_recorder::evaluate(&dumps.dumps, ranks)))

@@ -192,7 +192,9 @@ fn profiles_of_ascend_yield_kernels_by_name() {
     let (text, figures) = figures(&run(dir.path(), &dir.path().join("page.html"), &["--json"]));
     let analysis = &figures["analysis"];
     assert_eq!(analysis["sources"], serde_json::json!(["Ascend profiler"]), "{text}");
-    let kernel = &analysis["kernels"]["rules"][0]["kernels"][1];
-    assert_eq!((&kernel["name"], &kernel["rank"], &kernel["count"]), (&"aclnnMatmul".into(), &1.into(), &2.into()));
+    let rules = &analysis["kernels"]["rules"][0];
+    let kernel = &rules["kernels"][1];
+    assert_eq!(rules["names"], serde_json::json!(["aclnnMatmul"]), "{text}");
+    assert_eq!((&kernel["name"], &kernel["rank"], &kernel["count"]), (&0.into(), &1.into(), &2.into()));
     assert_eq!(kernel["sum_us"], 100.0, "{text}");
 }

@@ -2,7 +2,7 @@
 
 use crate::activity::{self, Computation};
 use crate::clocks::{self, Alignment};
-use crate::document::{Analysis, Incident, RankInfo, Table, VERSION, Verdict};
+use crate::document::{Analysis, Incident, KernelFigures, RankInfo, Table, VERSION, Verdict};
 use crate::hints::{Thresholds, hints};
 use crate::index::{Index, list, moment_us};
 use crate::matches::Matches;
@@ -28,6 +28,8 @@ pub struct Settings {
     /// Verdict about a hang, for example from the dumps of a flight recorder. If it blames a component, or the trace has
     /// no events, it precedes the verdict about slow components.
     pub hang: Option<Verdict>,
+    /// Kernels of the ranks, from a reader that sees more than the trace's events have. Default: those of the events.
+    pub kernels: Option<KernelFigures>,
     /// Thresholds of the hints.
     pub thresholds: Thresholds,
     /// Thresholds of the verdict.
@@ -79,7 +81,7 @@ pub fn analyze(trace: &Trace, settings: &Settings) -> Analysis {
     communication(&parts, &transfers, &mut analysis);
     let stages = pipeline(&parts, &mut analysis);
     analysis.timeline = timeline::timeline(&parts.index, &parts.matches, &stages, &parts.shift, SPANS_MAX);
-    analysis.kernels = kernels::figures(trace);
+    analysis.kernels = settings.kernels.clone().unwrap_or_else(|| kernels::figures(trace));
     analysis.critical_path = critical_path::paths(&parts.index, &parts.matches, &parts.pairs, &parts.shift);
     analysis.verdict = verdict(&analysis, &parts, &transfers, &settings.verdict, has_kernels);
     attribution(trace, &mut analysis);

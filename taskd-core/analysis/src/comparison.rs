@@ -30,9 +30,13 @@ pub struct Comparison {
     pub ranks: Vec<RankChange>,
     /// Number of changes of ranks that were left out because of the document's limit.
     pub ranks_left_out: u64,
-    /// Kernels with the largest changes of their time, the largest first; empty if one of the runs has no kernels.
+    /// Kernels with the largest changes of their time, the largest first; empty if none changed, or if one of the runs has
+    /// no kernels.
     #[serde(default)]
     pub kernels: Vec<KernelChange>,
+    /// Number of changes of kernels that were left out because of the document's limit.
+    #[serde(default)]
+    pub kernels_left_out: u64,
     /// Differences that make the runs hard to compare, each as a sentence.
     pub notes: Vec<String>,
 }
@@ -108,7 +112,7 @@ pub fn compare(before: &Analysis, after: &Analysis) -> Comparison {
         comparison.figures.push(change("link bandwidth", "bytes/s", rates.0, rates.1));
     }
     ranks(before, after, &mut comparison);
-    comparison.kernels = kernels::changes(before, after);
+    (comparison.kernels, comparison.kernels_left_out) = kernels::changes(before, after);
     comparison.notes = notes(before, after);
     comparison.sentence = sentence(&comparison);
     comparison
@@ -198,7 +202,7 @@ fn sentence(comparison: &Comparison) -> String {
 mod tests {
     use super::compare;
     use crate::analyze;
-    use crate::document::Analysis;
+    use crate::document::{Analysis, KernelTotal};
     use crate::synthetic::{Fault, Job, trace};
 
     fn analysis(job: &Job) -> Analysis {
@@ -231,13 +235,13 @@ mod tests {
     fn kernels_that_are_slower_and_new_ones_are_listed() {
         let before = analysis(&Job::default());
         let mut after = before.clone();
-        let kernels = &mut after.kernels.rules[0].kernels;
-        let slower = kernels.iter().find(|kernel| kernel.class == "compute").unwrap().name.clone();
-        for kernel in kernels.iter_mut().filter(|kernel| kernel.name == slower) {
-            kernel.sum_us *= 2.0;
-        }
-        let added = crate::document::KernelTimes { name: "new".into(), ..kernels[0].clone() };
-        kernels.push(added);
+        let rules = &mut after.kernels.rules[0];
+        let slower = rules.totals.iter_mut().find(|total| total.class == "compute").unwrap();
+        slower.sum_us *= 2.0;
+        let slower = rules.names[slower.name as usize].clone();
+        let name = u32::try_from(rules.names.len()).unwrap();
+        rules.names.push("new".into());
+        rules.totals.push(KernelTotal { name, ..rules.totals[0].clone() });
         let changes = compare(&before, &after).kernels;
         let names: Vec<(&str, Option<f64>)> =
             changes.iter().map(|change| (change.name.as_str(), change.change_percent)).collect();

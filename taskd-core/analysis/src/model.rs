@@ -195,6 +195,9 @@ pub struct Communication {
     pub transit_ns: Option<u64>,
     /// Transfers over single links, if the trace has them.
     pub links: Vec<LinkTransfer>,
+    /// True if the event is the call of the host: its time contains waits, and the transfer on the device may be an event
+    /// of its own.
+    pub is_host_call: bool,
 }
 
 /// Data that one communication event moved over one link.

@@ -1,13 +1,14 @@
 //! What other systems' rules find in the same trace, for comparison: MindCluster's slow-node rule and msprof-analyze's
 //! slow-rank rule.
 //!
-//! The rules are those of [`taskd_kernel::detect::reference`]; here are the series that they read, as the systems derive
-//! them from a trace:
+//! The rules are those of [`taskd_kernel::detect::reference`]; here are the series that they read, as the systems
+//! derive them from a trace:
 //!
 //! | series | rule |
 //! |---|---|
 //! | step time | length of the step |
-//! | time of a tensor-parallel group | mean of the second to the fourth collective of the more frequent kind in the step; without a group the forward passes |
+//! | time of a tensor-parallel group | mean of the second to the fourth `reduce` of the kind that the step has most of |
+//! | the same without a group | mean of the forward passes |
 //! | time of a send | the first send in the step |
 //! | data loader | mean of the waits for a batch in the step |
 //!
@@ -21,7 +22,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use taskd_kernel::detect::reference::slow_node::{
     ClusterResult, CommRow, NodeInput, NodeResult, RankSeries, SlowNodeConfig, cluster_result, node_result,
 };
-use taskd_kernel::detect::reference::slow_rank_dixon::{OperationTime, votes};
+use taskd_kernel::detect::reference::slow_rank_dixon::{CollectiveTimes, votes};
 
 /// Collectives of a step that the slow-node rule leaves out, because they warm the step up.
 const SKIPPED: usize = 1;
@@ -70,12 +71,12 @@ pub fn reference_rules(trace: &Trace, config: &SlowNodeConfig) -> ReferenceRules
     let ranks_of = |node: &NodeInput| (node.node_ip.clone(), node.ranks.iter().map(|rank| rank.rank).collect());
     let ranks_of: BTreeMap<String, Vec<u32>> = nodes.values().map(ranks_of).collect();
     let pp_groups: Vec<Vec<u32>> = pp_groups.into_iter().collect();
-    let operations = operations(&index, &matches);
+    let votes = votes(&collectives(&index, &matches));
     ReferenceRules {
         slow_node: cluster_result(&trace.title, &results, &ranks_of, &pp_groups),
         nodes: results,
-        slow_rank_votes: votes(&operations),
-        collectives: matches.runs.len() as u64,
+        slow_rank_votes: votes.late,
+        collectives: votes.collectives,
     }
 }
 
@@ -138,18 +139,20 @@ fn mean(values: impl Iterator<Item = u64>) -> u64 {
     sum.checked_div(count).unwrap_or(0)
 }
 
-/// Returns each rank's time in each matched collective.
-fn operations(index: &Index<'_>, matches: &Matches<'_>) -> Vec<OperationTime> {
-    let mut operations = Vec::new();
-    for (number, run) in matches.runs.iter().enumerate() {
-        for member in matches.members(run) {
-            #[allow(clippy::cast_precision_loss, reason = "of a time in nanoseconds only the first digits matter")]
-            let time = matches.event(*member).duration_ns as f64;
-            let (group, operation) = (run.group.to_string(), format!("collective {number}"));
-            operations.push(OperationTime { group, operation, rank: index.ranks[member.0 as usize], time });
-        }
-    }
-    operations
+/// Returns each rank's time in each matched collective. Sends and receives that the trace records as collectives do not
+/// count.
+fn collectives(index: &Index<'_>, matches: &Matches<'_>) -> Vec<CollectiveTimes> {
+    let is_counted = |(row, at): (u32, u32)| {
+        let name = matches.calls[row as usize][at as usize]
+            .details
+            .map_or("", |details| index.rows[row as usize].names.get(details.operation));
+        !["send", "recv", "receive"].iter().any(|word| name.contains(word))
+    };
+    #[allow(clippy::cast_precision_loss, reason = "of a time in nanoseconds only the first digits matter")]
+    let time = |member: &(u32, u32)| (index.ranks[member.0 as usize], matches.event(*member).duration_ns as f64);
+    let runs = matches.runs.iter().filter(|run| matches.members(run).first().is_some_and(|first| is_counted(*first)));
+    runs.map(|run| CollectiveTimes { group: run.group, ranks: matches.members(run).iter().map(time).collect() })
+        .collect()
 }
 
 #[cfg(test)]

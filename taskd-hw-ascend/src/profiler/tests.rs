@@ -168,7 +168,19 @@ fn memory_is_that_of_the_most_complete_component() {
     assert_eq!(resources.peak_memory_bytes, Some(7 << 19));
     let missing = trace.missing.iter().filter(|missing| missing.what.contains("memory_record.csv"));
     let missing: Vec<&str> = missing.map(|missing| missing.what.as_str()).collect();
-    assert_eq!(missing, ["rank 0: 1 lines of memory_record.csv were not read: they have no time or size"]);
+    assert_eq!(missing, ["rank 0: 1 lines of memory_record.csv were not read: they are not readable"]);
+}
+
+#[test]
+fn memory_of_mindspore_has_the_units_of_its_viewer() {
+    let root = tempfile::tempdir().expect("a directory");
+    let output = profile(root.path(), 0, "20260101000000000").join("ASCEND_PROFILER_OUTPUT");
+    let rows = "Component,Timestamp(us),Total Allocated(MB),Total Reserved(MB),Total Active(MB),Device Type\n\
+                MindSpore,1718000000000100.125\t,1.0,2.0,1.0,NPU:0\n\
+                MindSpore+GE,1718000000000100.125\t,2.5,2.5,2.5,NPU:0\n";
+    write(output.join("memory_record.csv"), rows).expect("a file");
+    let trace = read(root.path()).expect("it can be listed");
+    assert_eq!(trace.ranks[&0].resources.memory, [(0, 2_560_000)], "2.5 times 1000 KiB");
 }
 
 #[test]

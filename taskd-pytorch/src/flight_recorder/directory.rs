@@ -1,13 +1,13 @@
 //! Reads the dumps of all ranks from a directory.
 
 use super::{DUMP_BYTES_MAX, Dump, DumpError};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::fs::File;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
-/// Maximum number of files of a directory that are read: the number of ranks of a large job.
+/// Maximum number of files that are read: the number of ranks of a large job.
 const FILES_MAX: usize = 131_072;
 /// Endings of dump files that may follow the rank.
 const ENDINGS: [&str; 4] = [".json", ".pickle", ".pkl", ".pt"];
@@ -46,7 +46,12 @@ pub enum DirectoryProblem {
         /// Reason.
         error: DumpError,
     },
-    /// The directory contains more files than are read.
+    /// Another directory has dumps of the same ranks: it is of another run.
+    OtherRun {
+        /// Path of the directory.
+        directory: String,
+    },
+    /// The directories contain more files than are read.
     TooMany {
         /// Number of files that were not read.
         count: usize,
@@ -62,6 +67,12 @@ impl fmt::Display for DirectoryProblem {
             }
             DirectoryProblem::Unreadable { file, rank, error } => {
                 write!(f, "{file}, the dump of rank {rank}, is not readable: {error}")
+            }
+            DirectoryProblem::OtherRun { directory } => {
+                write!(
+                    f,
+                    "{directory} was not read: it has dumps of the same ranks, so it is of another run; give it alone"
+                )
             }
             DirectoryProblem::TooMany { count } => write!(f, "{count} files were not read: the limit is {FILES_MAX}"),
         }
@@ -83,15 +94,36 @@ pub fn read_directory(path: &Path) -> std::io::Result<Dumps> {
 /// Reads the dumps in several directories, such as one for each host, as [`read_directory`] reads those of one. Names of
 /// files have their directory before them.
 ///
+/// If a rank has a dump in two directories, these are of different runs: the first one by name is read, and the other is
+/// reported.
+///
 /// # Errors
-/// If a directory cannot be listed.
+/// If a directory cannot be listed; the error names it.
 pub fn read_directories<'a>(paths: impl IntoIterator<Item = &'a Path>) -> std::io::Result<Dumps> {
-    let mut names = Vec::new();
+    let mut found: Vec<(&Path, Vec<(String, PathBuf)>)> = Vec::new();
     for path in paths {
-        let directory = path.file_name().unwrap_or(path.as_os_str()).to_string_lossy().into_owned();
-        names.extend(files(path)?.into_iter().map(|(file, path)| (format!("{directory}/{file}"), path)));
+        let failed = |error: std::io::Error| std::io::Error::new(error.kind(), format!("{}: {error}", path.display()));
+        found.push((path, files(path).map_err(failed)?));
     }
-    Ok(read_files(names))
+    found.sort();
+    if let [(_, only)] = &mut *found {
+        return Ok(read_files(std::mem::take(only)));
+    }
+    let (mut ranks, mut named, mut others) = (BTreeSet::new(), Vec::new(), Vec::new());
+    for (path, files) in found {
+        let is_dump = |(file, path): &&(String, PathBuf)| rank_of(file).is_some_and(|rank| read(path, rank).is_ok());
+        let of_directory: BTreeSet<u32> = files.iter().filter(is_dump).filter_map(|(file, _)| rank_of(file)).collect();
+        if !ranks.is_disjoint(&of_directory) {
+            others.push(DirectoryProblem::OtherRun { directory: path.display().to_string() });
+            continue;
+        }
+        ranks.extend(of_directory);
+        let directory = path.file_name().unwrap_or(path.as_os_str()).to_string_lossy().into_owned();
+        named.extend(files.into_iter().map(|(file, path)| (format!("{directory}/{file}"), path)));
+    }
+    let mut dumps = read_files(named);
+    dumps.problems.extend(others);
+    Ok(dumps)
 }
 
 /// Returns the names and paths of the files in a directory.

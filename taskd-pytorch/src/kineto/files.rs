@@ -39,11 +39,8 @@ pub(super) struct Part<T> {
     pub(super) value: T,
 }
 
-/// Returns the trace files of a directory (`*.json`, `*.json.gz`) in the order of their names.
-///
-/// # Errors
-/// Fails if the directory cannot be read or has no trace file.
-pub fn find(directory: &Path) -> Result<Vec<PathBuf>, KinetoError> {
+/// Returns the trace files of a directory in the order of their names.
+pub(super) fn find(directory: &Path) -> Result<Vec<PathBuf>, KinetoError> {
     let failed = |source| KinetoError::Open { path: directory.to_owned(), source };
     let mut paths = Vec::new();
     for entry in std::fs::read_dir(directory).map_err(failed)? {
@@ -61,14 +58,13 @@ fn file_name(path: &Path) -> String {
     path.file_name().unwrap_or(path.as_os_str()).to_string_lossy().into_owned()
 }
 
-/// Returns the names of the files in messages: with their directories if they are in several, because the files of all
-/// ranks can then have one name.
+/// Returns the names of the files in messages: their paths below the directory that contains all of them, because in
+/// several directories the files of all ranks can have one name.
 fn names(paths: &[PathBuf]) -> Vec<String> {
-    let is_one_directory = paths.windows(2).all(|pair| pair[0].parent() == pair[1].parent());
-    let name = |path: &PathBuf| match path.parent().filter(|_| !is_one_directory) {
-        Some(directory) => format!("{}/{}", file_name(directory), file_name(path)),
-        None => file_name(path),
-    };
+    let contains_all = |directory: &&Path| paths.iter().all(|path| path.starts_with(directory));
+    let Some(first) = paths.first() else { return Vec::new() };
+    let root = first.ancestors().skip(1).find(contains_all).unwrap_or(Path::new(""));
+    let name = |path: &PathBuf| path.strip_prefix(root).unwrap_or(path).to_string_lossy().into_owned();
     paths.iter().map(name).collect()
 }
 
@@ -121,7 +117,8 @@ fn unreadable<T: Default>(name: &str, error: &io::Error) -> Part<T> {
 }
 
 /// Assigns the files to their ranks, and returns what is missing. The rank is the one in the file; if it has none, the
-/// one in its name (`rank3`, `rank_3`, `rank-3`); and 0 for a single file without any. A file without events has no rank.
+/// one in its name, or in that of a directory below the one that contains all files (`rank3`, `rank_3`, `rank-3`); and
+/// 0 for a single file without any. A file without events has no rank.
 pub(super) fn by_rank<T>(parts: Vec<Part<T>>) -> (BTreeMap<u32, Part<T>>, Vec<Missing>) {
     let is_single = parts.len() == 1;
     let mut ranks: BTreeMap<u32, Part<T>> = BTreeMap::new();
@@ -176,8 +173,12 @@ fn absent<T>(ranks: &BTreeMap<u32, Part<T>>) -> Option<Missing> {
     Some(Missing { rank: None, what })
 }
 
-/// Returns the number after `rank` in a file name.
+/// Returns the number after `rank` in the name of a file; if it has none, in that of a directory, the innermost first.
 fn rank_in_name(name: &str) -> Option<u32> {
+    name.rsplit('/').find_map(rank_in_part)
+}
+
+fn rank_in_part(name: &str) -> Option<u32> {
     let lower = name.to_ascii_lowercase();
     let after = lower.match_indices("rank").filter_map(|(at, word)| lower.get(at + word.len()..));
     after
@@ -200,6 +201,8 @@ mod tests {
             ("trace_rank_12.json.gz", Some(12)),
             ("Rank-3.1795100000.pt.trace.json", Some(3)),
             ("rank_7/host.json", Some(7)),
+            ("rank0/profile/x.json", Some(0)),
+            ("node_rank1/trace_rank8.json", Some(8)),
             ("ranks/host.json", None),
             ("host_4711.1795100000.pt.trace.json", None),
             ("rank99999999999.json", None),

@@ -21,9 +21,9 @@ mod scan;
 mod window;
 
 pub use breakdown::{
-    Breakdown, Class, HTA_KERNELS_MAX, HTA_NAMES_LISTED, IDLE_MAX, KERNEL_NAMES_MAX, KERNEL_WAIT_NS, KernelRow, Label,
-    Mode, RankBreakdown, STREAMS_MAX, StepRow, StreamIdle, of_directory as breakdown_of_directory,
+    Breakdown, Class, HTA_KERNELS_MAX, IDLE_MAX, KERNEL_NAMES_MAX, KERNEL_WAIT_NS, KernelRow, Label, Mode,
+    RankBreakdown, STREAMS_MAX, StepRow, StreamIdle, of_directory as breakdown_of_directory,
     of_files as breakdown_of_files, of_reader as breakdown_of_reader,
 };
-pub use files::{KinetoError, find as find_files};
+pub use files::KinetoError;
 pub use reader::{EVENTS_MAX, read, read_directory, read_files};

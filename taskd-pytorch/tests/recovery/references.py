@@ -34,7 +34,7 @@ def fresh(size, program, steps, environment):
 
 def _place(size, program, steps, environment):
     shared = os.environ.get("REFERENCES")
-    if not shared or "<locals>" in program.__qualname__:  # such a function may have values of its own
+    if not shared or "<" in program.__qualname__:  # a local function or a lambda may have values of its own
         return None
-    key = repr((size, program.__module__, program.__qualname__, steps, sorted(environment.items())))
+    key = repr((size, program.__code__.co_filename, program.__qualname__, steps, sorted(environment.items())))
     return os.path.join(shared, "undisturbed-" + hashlib.sha256(key.encode()).hexdigest())

@@ -47,6 +47,8 @@ pub(crate) struct Figures {
     hta_peak_rss_mib: Option<f64>,
     /// True if the temporal breakdown and the overlap of HTA equal ours in all rounds.
     hta_equal: Option<bool>,
+    /// Number of warnings that HTA logged in all rounds. Those of the processes that read the files are not seen.
+    hta_warnings: Option<usize>,
     /// Bytes of the four files, decompressed.
     bytes: u64,
     formats: Vec<Format>,
@@ -96,7 +98,8 @@ pub(crate) fn measure(options: &Options) -> Result<Figures, Failure> {
         if options.alone { None } else { Some(HTA.locate(&mut |line| println!("{line}"))?.python().to_owned()) };
     let parent = options.dir.clone().unwrap_or_else(std::env::temp_dir);
     let directory = tempfile::tempdir_in(parent)?;
-    let mut figures = Figures { hta_equal: python.is_some().then_some(true), ..Figures::default() };
+    let (hta_equal, hta_warnings) = (python.is_some().then_some(true), python.is_some().then_some(0));
+    let mut figures = Figures { hta_equal, hta_warnings, ..Figures::default() };
     for format in ["plain", "gzip"] {
         let files = directory.path().join(format);
         std::fs::create_dir(&files)?;
@@ -115,6 +118,11 @@ pub(crate) fn measure(options: &Options) -> Result<Figures, Failure> {
                 let theirs = child(Command::new(python).arg(SCRIPT).arg(&files))?;
                 hta.add(&theirs);
                 figures.hta_equal = figures.hta_equal.map(|equal| equal && is_equal(&ours.tables, &theirs.tables));
+                let warnings = theirs.tables["warnings"].as_array().map_or(0, Vec::len);
+                if warnings > 0 {
+                    println!("HTA warned {warnings} times, first: {}", theirs.tables["warnings"][0]);
+                }
+                figures.hta_warnings = figures.hta_warnings.map(|count| count + warnings);
             }
         }
         for (tool, costs) in [("exact mode", &exact), ("HTA mode", &hta_mode), ("HTA 0.5.0", &hta)] {

@@ -74,6 +74,7 @@ fn communication(random: &mut Random, trace: &mut RankTrace, ranks: usize) -> Co
         wait_ns: if random.is_one_in(3) { Some(length(random)) } else { None },
         transit_ns: if random.is_one_in(3) { Some(length(random)) } else { None },
         links,
+        is_host_call: random.is_one_in(2),
     }
 }
 

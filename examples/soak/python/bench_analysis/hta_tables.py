@@ -1,12 +1,14 @@
 """Prints the tables of HolisticTraceAnalysis for the traces in a directory as one line of JSON, and what they cost.
 
-Usage: hta_tables.py DIRECTORY. The seconds do not contain the imports.
+Usage: hta_tables.py DIRECTORY. The seconds do not contain the imports. The line also has what HTA warned of.
 """
 
 import json
+import logging
 import resource
 import sys
 import time
+import warnings
 
 from hta.trace_analysis import TraceAnalysis
 
@@ -17,8 +19,31 @@ def usage() -> tuple[float, int]:
     return sum(part.ru_utime + part.ru_stime for part in parts), max(part.ru_maxrss for part in parts)
 
 
+class Warned(logging.Handler):
+    """Collects what is logged as a warning in this process: HTA reads the files in others, and these are not heard."""
+
+    # Progress, which HTA logs as warnings.
+    PROGRESS = ("leaving ", "Parsed ", "Overall parsing ")
+
+    def __init__(self) -> None:
+        """Listen to all loggers that exist: some do not pass their records on."""
+        super().__init__(logging.WARNING)
+        self.texts: list[str] = []
+        for name in [None, *logging.root.manager.loggerDict]:
+            logger = logging.getLogger(name)
+            if name is None or not logger.propagate:
+                logger.addHandler(self)
+        warnings.showwarning = lambda message, *_, **__: self.texts.append(str(message))
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Keep the text."""
+        if not record.getMessage().startswith(self.PROGRESS):
+            self.texts.append(record.getMessage())
+
+
 def main() -> None:
     """Load the traces and compute the tables."""
+    warned = Warned()
     before, _ = usage()
     began = time.perf_counter()
     analysis = TraceAnalysis(trace_dir=sys.argv[1])
@@ -33,6 +58,7 @@ def main() -> None:
         "wall_s": wall,
         "cpu_s": cpu - before,
         "peak_kib": peak_kib,
+        "warnings": warned.texts,
         "temporal": temporal.to_dict("records"),
         "overlap": overlap.to_dict("records"),
         "types": types.to_dict("records"),

@@ -4,6 +4,10 @@ use serde::{Deserialize, Serialize};
 
 /// Rows of kernels that a document keeps for each set of rules; each rank keeps its equal share, and at least ten.
 pub const KERNEL_ROWS_MAX: usize = 20_000;
+/// Names of kernels of which a document keeps the sums over all ranks.
+pub const KERNEL_TOTALS_MAX: usize = 2_000;
+/// Letters of a kernel's name that are kept.
+pub const KERNEL_NAME_MAX: usize = 240;
 
 /// Figures of kernels, by one or two sets of rules.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -17,18 +21,27 @@ pub struct KernelFigures {
 /// Figures by one set of rules.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct KernelRules {
-    /// Name of the rules: `exact` (integer nanoseconds of the whole trace), or that of the tool whose rules are used, such
-    /// as `hta`.
+    /// Name of the rules: `exact` (integer nanoseconds of the whole trace), or that of the tool whose rules are used,
+    /// such as `hta`.
     pub name: String,
     /// The ranks with kernels, sorted by number.
     pub devices: Vec<DeviceTimes>,
-    /// The kernels, sorted by rank, class and sum.
+    /// Mean number of steps in the ranks' traces; 0: unknown.
+    pub steps: f64,
+    /// Names to which the kernels refer by index. A longer name than [`KERNEL_NAME_MAX`] letters ends with an ellipsis.
+    pub names: Vec<String>,
+    /// The kernels of each rank, sorted by rank, class and sum.
     pub kernels: Vec<KernelTimes>,
-    /// Number of rows that are left out because of [`KERNEL_ROWS_MAX`].
+    /// Number of rows that `kernels` lacks because of [`KERNEL_ROWS_MAX`].
     pub left_out: u64,
+    /// The kernels of all ranks together, those with the largest sums first.
+    pub totals: Vec<KernelTotal>,
+    /// Number of names that `totals` lacks because of [`KERNEL_TOTALS_MAX`].
+    pub totals_left_out: u64,
 }
 
-/// Busy and idle time of a rank's device from the start of its first kernel to the end of its last one, in microseconds.
+/// Busy and idle time of a rank's device from the start of its first kernel to the end of its last one, in
+/// microseconds.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct DeviceTimes {
     /// Global rank.
@@ -49,8 +62,8 @@ pub struct DeviceTimes {
     pub memory_us: f64,
     /// Time in which computation and communication run.
     pub overlap_us: f64,
-    /// Sum over the streams: time in which a stream waits because the host has not launched its next kernel yet; `None`:
-    /// the trace does not have the launches.
+    /// Sum over the streams: time in which a stream waits because the host has not launched its next kernel yet;
+    /// `None`: the trace does not have the launches.
     pub host_wait_us: Option<f64>,
     /// Sum over the streams: short time between kernels that were launched in time.
     pub kernel_wait_us: Option<f64>,
@@ -65,9 +78,9 @@ pub struct KernelTimes {
     pub rank: u32,
     /// Class of the kernel: `communication`, `compute`, `memory` or `other`.
     pub class: String,
-    /// Name of the kernel.
-    pub name: String,
-    /// Number of kernels.
+    /// Index in [`KernelRules::names`].
+    pub name: u32,
+    /// Number of kernels. By HTA's rules the number of sums, in a class of which HTA puts names together.
     pub count: u64,
     /// Sum of the durations.
     pub sum_us: f64,
@@ -79,4 +92,17 @@ pub struct KernelTimes {
     pub mean_us: f64,
     /// Standard deviation of the durations, of a sample; 0 for one kernel.
     pub deviation_us: f64,
+}
+
+/// Kernels of one name on all ranks.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct KernelTotal {
+    /// Class of the kernel, as in [`KernelTimes`].
+    pub class: String,
+    /// Index in [`KernelRules::names`].
+    pub name: u32,
+    /// Number of kernels, as in [`KernelTimes::count`].
+    pub count: u64,
+    /// Sum of the durations in microseconds.
+    pub sum_us: f64,
 }

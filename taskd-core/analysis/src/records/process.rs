@@ -134,11 +134,25 @@ fn what(record: &TimedRecord, names: &NameTable, to: &mut RankTrace) -> What {
     let (kind, lane, communication) = match record.detail {
         Detail::Step { number, .. } if record.kind == recorder::Kind::Step => return What::Step(number),
         Detail::Communication(c) => {
-            let known = Known { op: c.op, group: c.group, bytes: c.bytes, peer: c.peer, sequence: c.sequence };
+            let known = Known {
+                op: c.op,
+                group: c.group,
+                bytes: c.bytes,
+                peer: c.peer,
+                sequence: c.sequence,
+                is_host_call: true,
+            };
             (direction(c.op), record.thread, Some(known))
         }
         Detail::DeviceCommunication(c) => {
-            let known = Known { op: c.op, group: c.group, bytes: c.work.bytes, peer: c.peer, sequence: None };
+            let known = Known {
+                op: c.op,
+                group: c.group,
+                bytes: c.work.bytes,
+                peer: c.peer,
+                sequence: None,
+                is_host_call: false,
+            };
             (direction(c.op), c.work.stream, Some(known))
         }
         Detail::Device(work) => (kind_of(record.kind), work.stream, None),
@@ -155,6 +169,7 @@ struct Known {
     bytes: u64,
     peer: Option<u32>,
     sequence: Option<u64>,
+    is_host_call: bool,
 }
 
 impl Known {
@@ -163,8 +178,9 @@ impl Known {
         let group = group(names.get(self.group), to);
         let operation = to.names.intern(self.op.name());
         let index = u32::try_from(to.communications.len()).ok()?;
-        let Known { bytes, sequence, peer, .. } = self;
-        let details = Communication { operation, group, sequence, bytes, peer, ..Communication::default() };
+        let Known { bytes, sequence, peer, is_host_call, .. } = self;
+        let details =
+            Communication { operation, group, sequence, bytes, peer, is_host_call, ..Communication::default() };
         to.communications.push(details);
         Some(index)
     }

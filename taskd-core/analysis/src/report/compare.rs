@@ -60,6 +60,9 @@ fn kernels(comparison: &Comparison, body: &mut String) {
         [("Kernel", ""), ("Class", "")].into_iter().chain(numbers.map(|name| (name, NUMBER))).collect();
     body.push_str("<h2>Kernels that changed most, per rank and step</h2>\n");
     body.push_str(&table(&columns, &rows));
+    if comparison.kernels_left_out > 0 {
+        body.push_str(&format!("<p>{} smaller changes of kernels are not listed.</p>\n", comparison.kernels_left_out));
+    }
 }
 
 fn cell(value: Option<f64>) -> String {

@@ -200,6 +200,7 @@ impl<'a> Engine<'a> {
                 wait_ns: self.job.records_wait.then_some(waited),
                 transit_ns: self.job.records_wait.then_some(transit),
                 links: vec![link],
+                is_host_call: false,
             };
             state.record_communication(Kind::Collective, name, lane, (began, end), communication);
             state.done(end, call.is_blocking);
@@ -240,6 +241,7 @@ impl<'a> Engine<'a> {
                 wait_ns: self.job.records_wait.then_some(waited),
                 transit_ns: self.job.records_wait.then_some(transit),
                 links: if kind == Kind::Send { vec![link] } else { Vec::new() },
+                is_host_call: false,
             };
             let name = if kind == Kind::Send { "send_activation" } else { "receive_activation" };
             // Each direction has a lane for sends and one for receives.

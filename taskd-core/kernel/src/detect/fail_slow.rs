@@ -6,8 +6,10 @@
 mod channel;
 mod detector;
 mod engine;
+mod evidence;
 mod explain;
 mod figures;
+mod from_start;
 mod layout;
 mod stages;
 mod stats;

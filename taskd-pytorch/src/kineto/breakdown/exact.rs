@@ -117,6 +117,7 @@ impl Exact {
             .filter(|row| row.0 > 0)
             .map(|(status, time)| (Label::from_status(status), time))
             .collect(),
+            has_launches: self.gaps.has_launches(),
             idle: self.gaps.finish(),
             steps: self.steps.iter().map(step).collect(),
             kernels: self.kernels.into_rows(rank),

@@ -1,106 +1,161 @@
 //! The breakdown as the report shows it, and where both sets of rules differ.
 
-use super::{Breakdown, Class, HTA_NAMES_LISTED, KernelRow, Mode, RankBreakdown, StreamIdle};
+use super::hta::OTHERS;
+use super::{Breakdown, Class, Mode, RankBreakdown, StreamIdle};
 use std::collections::BTreeMap;
-use taskd_core::analysis::document::{DeviceTimes, KernelRules, KernelTimes};
-use taskd_core::analysis::kernels::{largest, rows_per_rank};
+use taskd_core::analysis::document::{DeviceTimes, KernelRules};
+use taskd_core::analysis::kernels::{KernelCollector, NamedKernels, us};
 
 /// Shares of the time that differ by less than this are not reported as different.
 const SHARE_MIN: f64 = 0.001;
 
 impl Breakdown {
-    /// Returns the figures for the report. Of each rank, the kernels with the largest sums are kept.
+    /// Returns the figures for the report.
     #[must_use]
     pub fn rules(&self) -> KernelRules {
-        let share = rows_per_rank(self.ranks.len());
-        let mut rules = KernelRules {
-            name: match self.mode {
-                Mode::Exact => "exact",
-                Mode::Hta => "hta",
-            }
-            .to_owned(),
-            ..KernelRules::default()
+        let name = match self.mode {
+            Mode::Exact => "exact",
+            Mode::Hta => "hta",
         };
+        let mut collector = KernelCollector::new(name, self.ranks.len());
         for rank in &self.ranks {
-            rules.devices.push(device(rank));
-            rules.left_out += rank.kernels.len().saturating_sub(share) as u64;
-            rules.kernels.extend(largest(rank.kernels.iter().map(kernel).collect(), share));
+            let kernels = rank.kernels.iter().map(|row| NamedKernels {
+                class: class_name(row.class),
+                name: &row.name,
+                count: row.count,
+                sum_ns: row.sum_ns,
+                min_ns: row.min_ns,
+                max_ns: row.max_ns,
+                mean_ns: row.mean_ns,
+                deviation_ns: row.deviation_ns,
+            });
+            collector.add(device(rank), kernels.collect(), rank.steps.len() as u64);
         }
-        rules
+        collector.finish()
     }
 
-    /// Returns where the figures of HTA's rules differ from these exact ones, and why, each as a sentence about the rank
-    /// with the largest difference.
+    /// Returns where the figures by HTA's rules differ from these exact ones, and which of its rules concern the
+    /// figure, each as a sentence about the rank with the largest difference.
     #[must_use]
     pub fn differences(&self, hta: &Breakdown) -> Vec<String> {
         let others: BTreeMap<u32, &RankBreakdown> = hta.ranks.iter().map(|rank| (rank.rank, rank)).collect();
-        let pairs: Vec<(&RankBreakdown, &RankBreakdown)> =
-            self.ranks.iter().filter_map(|rank| Some((rank, *others.get(&rank.rank)?))).collect();
+        let known = |rank: &&RankBreakdown| others.contains_key(&rank.rank);
         let mut sentences = Vec::new();
-        let fewer = pairs.iter().filter(|(exact, hta)| exact.count != hta.count);
-        if let Some((exact, hta)) = fewer.max_by_key(|(exact, hta)| exact.count.abs_diff(hta.count)) {
+        let mut unknown = self.ranks.iter().filter(|rank| !known(rank));
+        if let Some(first) = unknown.next() {
+            let more = unknown.count();
             sentences.push(format!(
-                "Rank {} has {} kernels, of which HTA counts {}: it drops kernels that were launched in the last step, and \
-                 repeats one that several calls launched.",
-                exact.rank, exact.count, hta.count
+                "HTA counts no kernel of rank {} and {more} others: no recorded call launched any before the last step.",
+                first.rank
             ));
         }
-        for (name, of, why) in SHARES {
-            let apart = |(exact, hta): &(&RankBreakdown, &RankBreakdown)| (share(exact, of) - share(hta, of)).abs();
-            let most = pairs.iter().max_by(|one, other| apart(one).total_cmp(&apart(other)));
-            if let Some((exact, hta)) = most.filter(|pair| apart(pair) >= SHARE_MIN) {
-                let (ours, theirs) = (share(exact, of) * 100.0, share(hta, of) * 100.0);
-                sentences.push(format!(
-                    "{name} of rank {} is {ours:.1} % of the time, by HTA's rules {theirs:.1} %: {why}.",
-                    exact.rank
-                ));
-            }
-        }
-        sentences.extend(pairs.iter().find_map(|(exact, _)| many_names(exact)));
+        let pairs: Vec<Pair<'_>> =
+            self.ranks.iter().filter_map(|rank| Some((rank, *others.get(&rank.rank)?))).collect();
+        sentences.extend(counts(&pairs));
+        sentences.extend(FIGURES.iter().filter_map(|figure| share_sentence(&pairs, figure)));
+        sentences.extend(names(&pairs));
         sentences
     }
 }
 
-/// A figure of a rank.
-type Figure = fn(&RankBreakdown) -> i64;
+/// The exact figures of a rank, and those by HTA's rules.
+type Pair<'a> = (&'a RankBreakdown, &'a RankBreakdown);
 
-/// Figures that both rules have, with the reason for a difference.
-const SHARES: [(&str, Figure, &str); 5] = [
-    ("Idle time", |rank| rank.idle_ns, "HTA rounds starts up and ends down to microseconds, which lengthens each gap"),
-    (
-        "Computation",
-        |rank| rank.compute_ns,
-        "HTA shortens each kernel by rounding, and classifies kernels by their names alone",
-    ),
-    (
-        "Communication",
-        |rank| rank.communication_ns,
-        "HTA shortens each kernel by rounding, and takes kernels named nccl...Kernel only for communication",
-    ),
-    ("Memory", |rank| rank.memory_ns, "HTA shortens each copy by rounding, and classifies copies by their names alone"),
-    ("Overlap", |rank| rank.overlap_ns, "it follows from computation and communication"),
-];
-
-#[allow(clippy::cast_precision_loss, reason = "a ratio for display")]
-fn share(rank: &RankBreakdown, of: Figure) -> f64 {
-    if rank.kernel_time_ns == 0 { 0.0 } else { of(rank) as f64 / rank.kernel_time_ns as f64 }
+/// A figure that both rules have.
+struct Figure {
+    name: &'static str,
+    of: fn(&RankBreakdown) -> i64,
+    /// The rules of HTA that concern it.
+    rules: &'static str,
 }
 
-/// Returns a sentence if HTA's table puts names of the rank together.
-fn many_names(exact: &RankBreakdown) -> Option<String> {
-    let count = |class: Class| exact.kernels.iter().filter(|row| row.class == class).count();
-    let most = [Class::Communication, Class::Compute, Class::Memory].into_iter().map(count).max()?;
-    (most > HTA_NAMES_LISTED).then(|| {
-        format!(
-            "Rank {} has {most} names of one class: HTA lists {HTA_NAMES_LISTED} and puts the rest together as others; its \
-             extremes, means and deviations are then those of sums per name, not of durations.",
-            exact.rank
-        )
-    })
+const FIGURES: [Figure; 5] = [
+    Figure {
+        name: "Idle time",
+        of: |rank| rank.idle_ns,
+        rules: "HTA rounds starts up and ends down to microseconds, so gaps are longer, and counts synchronizations as \
+                busy",
+    },
+    Figure {
+        name: "Computation",
+        of: |rank| rank.compute_ns,
+        rules: "HTA rounds kernels to shorter microseconds, and takes every name that it does not know for computation",
+    },
+    Figure {
+        name: "Communication",
+        of: |rank| rank.communication_ns,
+        rules: "HTA rounds kernels to shorter microseconds, and only names like nccl...Kernel count",
+    },
+    Figure {
+        name: "Memory",
+        of: |rank| rank.memory_ns,
+        rules: "HTA rounds copies to shorter microseconds, and only names that begin with Memcpy, Memset or dma count",
+    },
+    Figure { name: "Overlap", of: |rank| rank.overlap_ns, rules: "it follows from computation and communication" },
+];
+
+/// Returns sentences about kernels that HTA leaves out or adds.
+fn counts(pairs: &[Pair<'_>]) -> Vec<String> {
+    let size = |(exact, hta): &&Pair<'_>| exact.count.abs_diff(hta.count);
+    let mut sentences = Vec::new();
+    if let Some((exact, hta)) = pairs.iter().filter(|(exact, hta)| exact.count > hta.count).max_by_key(size) {
+        sentences.push(format!(
+            "Rank {} has {} kernels, of which HTA counts {}: it leaves out those that were launched in the last step, or \
+             by no recorded call.",
+            exact.rank, exact.count, hta.count
+        ));
+    }
+    if let Some((exact, hta)) = pairs.iter().filter(|(exact, hta)| exact.count < hta.count).max_by_key(size) {
+        sentences.push(format!(
+            "Rank {} has {} kernels, and HTA counts {}: it counts synchronizations, too, and repeats a kernel that \
+             several calls launched.",
+            exact.rank, exact.count, hta.count
+        ));
+    }
+    sentences
+}
+
+fn share_sentence(pairs: &[Pair<'_>], figure: &Figure) -> Option<String> {
+    let apart = |(exact, hta): &Pair<'_>| (share(exact, figure) - share(hta, figure)).abs();
+    let most = pairs.iter().max_by(|one, other| apart(one).total_cmp(&apart(other)));
+    let (exact, hta) = most.filter(|pair| apart(pair) >= SHARE_MIN)?;
+    let (ours, theirs) = (share(exact, figure) * 100.0, share(hta, figure) * 100.0);
+    let Figure { name, rules, .. } = figure;
+    Some(format!("{name} of rank {} is {ours:.1} % of the time, by HTA's rules {theirs:.1} %: {rules}.", exact.rank))
+}
+
+#[allow(clippy::cast_precision_loss, reason = "a ratio for display")]
+fn share(rank: &RankBreakdown, figure: &Figure) -> f64 {
+    if rank.kernel_time_ns == 0 { 0.0 } else { (figure.of)(rank) as f64 / rank.kernel_time_ns as f64 }
+}
+
+/// Returns a sentence about the class in which HTA's table puts the most names together.
+fn names(pairs: &[Pair<'_>]) -> Option<String> {
+    let others = pairs.iter().flat_map(|(_, hta)| hta.kernels.iter().map(move |row| (hta, row)));
+    let (hta, most) = others.filter(|(_, row)| row.name == OTHERS).max_by_key(|(_, row)| row.count)?;
+    let of_class = hta.kernels.iter().filter(|row| row.class == most.class).count() as u64;
+    let (listed, class) = (of_class.saturating_sub(1), class_name(most.class));
+    Some(format!(
+        "HTA's table has {} names of {class} kernels of rank {}: it lists {listed} and puts the rest together as \
+         {OTHERS}. In this class its counts, extremes, means and deviations are those of sums per name, not of durations.",
+        listed.saturating_add(most.count),
+        hta.rank
+    ))
+}
+
+const fn class_name(class: Class) -> &'static str {
+    match class {
+        Class::Communication => "communication",
+        Class::Compute => "compute",
+        Class::Memory => "memory",
+        Class::Other => "other",
+    }
 }
 
 fn device(rank: &RankBreakdown) -> DeviceTimes {
-    let streams = |of: fn(&StreamIdle) -> i64| Some(us(rank.idle.iter().map(of).fold(0, i64::saturating_add)));
+    let is_known = rank.has_launches && !rank.idle.is_empty();
+    let streams =
+        |of: fn(&StreamIdle) -> i64| is_known.then(|| us(rank.idle.iter().map(of).fold(0, i64::saturating_add)));
     DeviceTimes {
         rank: rank.rank,
         kernels: rank.count,
@@ -117,32 +172,71 @@ fn device(rank: &RankBreakdown) -> DeviceTimes {
     }
 }
 
-fn kernel(row: &KernelRow) -> KernelTimes {
-    KernelTimes {
-        rank: row.rank,
-        class: match row.class {
-            Class::Communication => "communication",
-            Class::Compute => "compute",
-            Class::Memory => "memory",
-            Class::Other => "other",
-        }
-        .to_owned(),
-        name: row.name.clone(),
-        count: row.count,
-        sum_us: us(row.sum_ns),
-        min_us: us(row.min_ns),
-        max_us: us(row.max_ns),
-        mean_us: rounded(row.mean_ns / 1000.0),
-        deviation_us: rounded(row.deviation_ns / 1000.0),
+#[cfg(test)]
+mod tests {
+    use super::super::KernelRow;
+    use super::*;
+
+    fn rank(rank: u32, count: u64, idle_ns: i64) -> RankBreakdown {
+        RankBreakdown { rank, count, kernel_time_ns: 1_000_000, idle_ns, ..RankBreakdown::default() }
     }
-}
 
-#[allow(clippy::cast_precision_loss, reason = "nanoseconds below 2^53, 104 days, are exact")]
-fn us(ns: i64) -> f64 {
-    rounded(ns as f64 / 1000.0)
-}
+    fn of(mode: Mode, ranks: Vec<RankBreakdown>) -> Breakdown {
+        Breakdown { mode, ranks, ..Breakdown::default() }
+    }
 
-/// Returns the value with three decimals: such a value has a short decimal form, which readers of JSON return exactly.
-fn rounded(value: f64) -> f64 {
-    (value * 1000.0).round() / 1000.0
+    fn differences(exact: Vec<RankBreakdown>, hta: Vec<RankBreakdown>) -> Vec<String> {
+        of(Mode::Exact, exact).differences(&of(Mode::Hta, hta))
+    }
+
+    fn row(name: &str) -> KernelRow {
+        let (rank, class, name) = (0, Class::Compute, name.to_owned());
+        KernelRow { rank, class, name, count: 1, sum_ns: 1, min_ns: 1, max_ns: 1, mean_ns: 1.0, deviation_ns: 0.0 }
+    }
+
+    #[test]
+    fn equal_figures_have_no_sentence() {
+        assert!(differences(vec![rank(0, 5, 1000)], vec![rank(0, 5, 1000)]).is_empty());
+    }
+
+    #[test]
+    fn the_rank_with_the_largest_difference_is_named() {
+        let exact = vec![rank(0, 5, 100_000), rank(1, 5, 100_000)];
+        let found = differences(exact, vec![rank(0, 5, 200_000), rank(1, 5, 350_000)]);
+        assert_eq!(found.len(), 1);
+        assert!(
+            found[0].starts_with("Idle time of rank 1 is 10.0 % of the time, by HTA's rules 35.0 %: "),
+            "{found:?}"
+        );
+    }
+
+    #[test]
+    fn kernels_that_hta_leaves_out_or_adds_are_counted() {
+        let found = differences(vec![rank(0, 9, 0), rank(1, 4, 0), rank(2, 7, 0)], vec![rank(0, 6, 0), rank(1, 5, 0)]);
+        assert!(found[0].starts_with("HTA counts no kernel of rank 2 and 0 others: "), "{found:?}");
+        assert!(found[1].starts_with("Rank 0 has 9 kernels, of which HTA counts 6: it leaves out"), "{found:?}");
+        assert!(found[2].starts_with("Rank 1 has 4 kernels, and HTA counts 5: it counts sync"), "{found:?}");
+        assert_eq!(found.len(), 3);
+    }
+
+    #[test]
+    fn names_that_hta_puts_together_are_counted() {
+        let all: Vec<KernelRow> = (0..12).map(|number| row(&number.to_string())).collect();
+        let others = KernelRow { count: 3, ..row(OTHERS) };
+        let listed: Vec<KernelRow> = all[..9].iter().cloned().chain([others]).collect();
+        let exact = RankBreakdown { kernels: all, ..rank(0, 12, 0) };
+        let found = differences(vec![exact], vec![RankBreakdown { kernels: listed, ..rank(0, 12, 0) }]);
+        let expected = "HTA's table has 12 names of compute kernels of rank 0: it lists 9 and puts";
+        assert!(found[0].starts_with(expected), "{found:?}");
+    }
+
+    #[test]
+    fn waits_are_unknown_without_the_calls_that_launch_kernels() {
+        let idle = vec![StreamIdle { stream: 7, host_wait_ns: 4_000, ..StreamIdle::default() }];
+        let with = RankBreakdown { idle, has_launches: true, ..rank(0, 1, 0) };
+        let without = RankBreakdown { has_launches: false, ..with.clone() };
+        let rules = of(Mode::Exact, vec![with, without]).rules();
+        assert_eq!(rules.devices[0].host_wait_us, Some(4.0));
+        assert_eq!(rules.devices[1].host_wait_us, None);
+    }
 }

@@ -7,7 +7,7 @@
 
 use super::hta_idle::{FirstRow, Rows};
 use super::intervals::running;
-use super::kernels::{Durations, Kernels};
+use super::kernels::Kernels;
 use super::{Class, KernelRow, Label, RankBreakdown, StreamIdle};
 use crate::kineto::classify;
 use crate::kineto::decimal;
@@ -16,6 +16,7 @@ use crate::kineto::event::{DURATION_MAX_NS, RawEvent};
 use memchr::memmem::Finder;
 use std::collections::BTreeSet;
 use taskd_core::analysis::decimal::ns_from_us;
+use taskd_core::analysis::kernels::Durations;
 
 /// Kernels and launches that are kept per rank, each. Further ones are counted and reported.
 pub const HTA_KERNELS_MAX: usize = 20_000_000;
@@ -24,7 +25,10 @@ pub const HTA_KERNELS_MAX: usize = 20_000_000;
 const STEP_NAMES_MAX: usize = 2;
 
 /// Kernel names of a class that HTA's table lists on their own, unless it is configured.
-pub const HTA_NAMES_LISTED: usize = 10;
+const NAMES_LISTED: usize = 10;
+
+/// Name of the row in which HTA's table puts the other names of a class together.
+pub(super) const OTHERS: &str = "others";
 
 /// A kernel in whole microseconds.
 #[derive(Clone, Copy, Debug)]
@@ -246,6 +250,7 @@ impl Hta {
             drops_last_step && kernel.is_launched && kernel.is_activity && kernel.correlation < 0 && kernel.stream != -1
         };
         let repeated = self.kernels.iter().filter(is_repeated).count() as u64;
+        let has_launches = !self.launches.is_empty();
         let (streams, gaps) = self.select(drops_last_step);
         // HTA's sort is not stable; this one is.
         self.kernels.sort_by_key(|kernel| kernel.start);
@@ -296,6 +301,7 @@ impl Hta {
             overlap_ns: overlap * 1000,
             types,
             idle: streams,
+            has_launches,
             steps: Vec::new(),
             kernels: table(&self.names, rank),
         };
@@ -330,7 +336,7 @@ fn table(names: &Kernels, rank: u32) -> Vec<KernelRow> {
         let mut of_class: Vec<(&[u8], Durations)> =
             names.iter().filter(|row| row.0 == class).map(|(_, name, durations)| (name, *durations)).collect();
         of_class.sort_by(|one, other| (-one.1.sum, one.0).cmp(&(-other.1.sum, other.0)));
-        if of_class.len() > HTA_NAMES_LISTED {
+        if of_class.len() > NAMES_LISTED {
             of_class = collapsed(&of_class);
         }
         of_class.sort_by(|one, other| one.0.cmp(other.0));
@@ -368,7 +374,7 @@ fn collapsed<'a>(rows: &[(&'a [u8], Durations)]) -> Vec<(&'a [u8], Durations)> {
     for (index, ((name, durations), running)) in rows.iter().zip(&sums).enumerate() {
         let sum = i64::try_from(durations.sum).unwrap_or(i64::MAX);
         #[allow(clippy::cast_precision_loss, reason = "compared as floats, as HTA does")]
-        let is_small = index >= HTA_NAMES_LISTED || *running as f64 > limit;
+        let is_small = index >= NAMES_LISTED || *running as f64 > limit;
         // Its list of names that are never collapsed is `sum < 0`, which short kernels make true.
         if is_small && sum >= 0 {
             others.add(sum, 1);
@@ -378,7 +384,7 @@ fn collapsed<'a>(rows: &[(&'a [u8], Durations)]) -> Vec<(&'a [u8], Durations)> {
             out.push((*name, single));
         }
     }
-    out.push((b"others".as_slice(), others));
+    out.push((OTHERS.as_bytes(), others));
     out
 }
 

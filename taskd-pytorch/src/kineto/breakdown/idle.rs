@@ -101,6 +101,11 @@ impl Gaps {
         self.lost += 1;
     }
 
+    /// Returns true if there are calls of the runtime.
+    pub(super) const fn has_launches(&self) -> bool {
+        !self.launches.is_empty()
+    }
+
     /// Adds a call of the runtime.
     #[inline]
     pub(super) fn launch(&mut self, correlation: i64, start: i64) {

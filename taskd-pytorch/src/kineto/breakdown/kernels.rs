@@ -2,54 +2,13 @@
 
 use super::{Class, KernelRow};
 use std::collections::BTreeMap;
+use taskd_core::analysis::kernels::Durations;
 
 /// Distinct kernel names that are kept per rank. Further kernels are counted under one name.
 pub const KERNEL_NAMES_MAX: usize = 100_000;
 
 /// Name of the row for kernels beyond [`KERNEL_NAMES_MAX`].
 const BEYOND: &[u8] = b"(further names)";
-
-/// Durations of the kernels of one name.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Durations {
-    pub(super) count: u64,
-    pub(super) sum: i128,
-    pub(super) squares: i128,
-    pub(super) min: i64,
-    pub(super) max: i64,
-}
-
-impl Durations {
-    #[inline]
-    pub(super) fn add(&mut self, duration: i64, count: u64) {
-        if count == 0 {
-            return;
-        }
-        self.min = if self.count == 0 { duration } else { self.min.min(duration) };
-        self.max = if self.count == 0 { duration } else { self.max.max(duration) };
-        self.count += count;
-        let (duration, times) = (i128::from(duration), i128::from(count));
-        self.sum = self.sum.saturating_add(duration * times);
-        self.squares = self.squares.saturating_add((duration * duration).saturating_mul(times));
-    }
-
-    /// Returns the arithmetic mean.
-    #[allow(clippy::cast_precision_loss, reason = "a mean of durations for display")]
-    pub(super) fn mean(&self) -> f64 {
-        if self.count == 0 { 0.0 } else { self.sum as f64 / self.count as f64 }
-    }
-
-    /// Returns the sample standard deviation; 0 for a single kernel.
-    #[allow(clippy::cast_precision_loss, reason = "the difference is exact; its square root is for display")]
-    pub(super) fn deviation(&self) -> f64 {
-        if self.count < 2 {
-            return 0.0;
-        }
-        let count = i128::from(self.count);
-        let scaled = count.saturating_mul(self.squares).saturating_sub(self.sum.saturating_mul(self.sum));
-        (scaled.max(0) as f64 / (self.count as f64 * (self.count as f64 - 1.0))).sqrt()
-    }
-}
 
 /// Kernels by name. A name has a number, by which events refer to it.
 #[derive(Clone, Debug, Default)]
@@ -151,16 +110,6 @@ fn hash(seed: u64, name: &[u8]) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn deviation_is_that_of_a_sample() {
-        let mut durations = Durations::default();
-        for duration in [2, 4, 4, 4, 5, 5, 7, 9] {
-            durations.add(duration, 1);
-        }
-        assert!((durations.mean() - 5.0).abs() < 1e-12);
-        assert!((durations.deviation() - (32.0_f64 / 7.0).sqrt()).abs() < 1e-12);
-    }
 
     #[test]
     fn names_beyond_the_limit_are_counted_under_one_name() {

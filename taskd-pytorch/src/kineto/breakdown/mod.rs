@@ -10,7 +10,7 @@
 //! | times | integer nanoseconds | starts rounded up, ends down, to microseconds | HTA's idle time is larger, and kernels below 1 us last 0 or -1 us |
 //! | range | the whole trace | kernels launched before the last step starts | HTA omits the last step |
 //! | type of a kernel | category of the event, then name | name alone | a name with `Sync` is no computation in HTA |
-//! | kernels per name | all names, of durations | ten names, then `others` | beyond ten names HTA's extremes and means are those of sums per name |
+//! | kernels per name | all names, of durations | at most ten names and those of sums below 0, then `others` | beyond ten names HTA's counts, extremes and means are those of sums per name |
 //! | memory | union of copies and fills | part of non-compute time | |
 //! | idle time of a stream | gaps in the union of its kernels | starts minus the end of the kernel before | overlaps count negatively in HTA |
 //! | launch of a kernel | the call with its correlation | the same, or the first row of the file | a kernel without a call can be a host wait in HTA |
@@ -23,7 +23,7 @@ mod idle;
 mod intervals;
 mod kernels;
 
-pub use hta::{HTA_KERNELS_MAX, HTA_NAMES_LISTED};
+pub use hta::HTA_KERNELS_MAX;
 pub use idle::{IDLE_MAX, KERNEL_WAIT_NS, STREAMS_MAX, StreamIdle};
 pub use kernels::KERNEL_NAMES_MAX;
 
@@ -146,6 +146,8 @@ pub struct RankBreakdown {
     pub types: Vec<(Label, i64)>,
     /// Idle time of each stream, in the order of their numbers.
     pub idle: Vec<StreamIdle>,
+    /// True if the file has calls that launch kernels. In the exact mode no idle time is a wait for the host without them.
+    pub has_launches: bool,
     /// Steps in the order of their starts; empty in HTA mode.
     pub steps: Vec<StepRow>,
     /// Kernels by name.
@@ -328,7 +330,13 @@ fn combine(parts: Vec<Part<Scanned>>, mode: Mode) -> Breakdown {
             breakdown.missing.push(Missing { rank: Some(number), what: format!("{} {what}", part.name) });
         };
         let Some(mut finished) = finished else {
-            report("has no kernel that counts: record with ProfilerActivity.CUDA".into());
+            report(match mode {
+                Mode::Exact => "has no kernel: record with ProfilerActivity.CUDA".into(),
+                Mode::Hta => {
+                    "has no kernel that HTA counts: it has none, or no recorded call before the last step launched one"
+                        .into()
+                }
+            });
             continue;
         };
         finished.notes.into_iter().for_each(&mut report);

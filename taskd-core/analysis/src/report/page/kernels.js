@@ -1,5 +1,5 @@
 // Busy and idle time of each device, and its kernels by name.
-const RULES = { exact: 'exact: nanoseconds of the whole trace', hta: 'HTA: microseconds, without the last step' };
+const RULES = { exact: 'exact: nanoseconds of the whole trace', hta: 'HTA: microseconds, usually without the last step' };
 const DEVICE_COLUMNS = [['Range', 'range_us'], ['Busy', 'busy_us'], ['Idle', 'idle_us'], ['Computation', 'compute_us'], ['Communication', 'communication_us'],
   ['Memory', 'memory_us'], ['Overlap', 'overlap_us'], ['Wait for the host', 'host_wait_us'], ['Between kernels', 'kernel_wait_us'], ['Other waits', 'other_wait_us']];
 const KERNEL_COLUMNS = [['Sum (ms)', 'sum_us', ms], ['Mean (µs)', 'mean_us', plain], ['Shortest (µs)', 'min_us', plain], ['Longest (µs)', 'max_us', plain],
@@ -12,6 +12,7 @@ function kernelsView(body) {
     return;
   }
   const state = { rules: rules[0], rank: '' };
+  const name = (kernel) => state.rules.names[kernel.name];
   const rows = () => state.rules.kernels.filter((kernel) => state.rank === '' || String(kernel.rank) === state.rank);
   const devices = dataGrid({ label: 'Devices', rows: state.rules.devices, open: (device) => {
     location.hash = `#rank-${device.rank}`;
@@ -22,14 +23,14 @@ function kernelsView(body) {
   const kernels = dataGrid({ label: 'Kernels by name', rows: rows(), sort: { column: 4, down: true }, columns: [
     { title: 'Rank', number: true, value: (kernel) => kernel.rank, text: (kernel) => String(kernel.rank) },
     { title: 'Class', value: (kernel) => kernel.class, text: (kernel) => kernel.class },
-    { title: 'Kernel', value: (kernel) => kernel.name, text: (kernel) => kernel.name },
+    { title: 'Kernel', value: name, text: name },
     { title: 'Runs', number: true, value: (kernel) => kernel.count, text: (kernel) => String(kernel.count) },
     ...KERNEL_COLUMNS.map(([title, field, text]) => ({ title, number: true, value: (kernel) => kernel[field], text: (kernel) => text(kernel[field]) }))] });
   const left = note('');
   const show = () => {
     devices.setRows(state.rules.devices);
     kernels.setRows(rows());
-    left.textContent = state.rules.left_out > 0 ? `${state.rules.left_out} names with the shortest sums are left out.` : '';
+    left.textContent = state.rules.left_out > 0 ? `${state.rules.left_out} rows with the shortest sums are left out.` : '';
   };
   const ranks = [['', 'all'], ...rules[0].devices.map((device) => [String(device.rank), String(device.rank)])];
   body.append(h('div', { class: 'tools' },

@@ -71,6 +71,7 @@ function matrixView(wanted, why) {
       }
       ctx.stroke();
       ctx.lineWidth = 1;
+      view.element.dataset.outlier = spots.length === 0 ? '' : `${spots[0].x} ${spots[0].y}`;
     },
     hover(px, py, self) {
       const spot = nearSpot(px, py);

@@ -18,7 +18,7 @@ const SECTIONS = [
   ['communication', 'Communication', 'A rank that waits little is the one for which the others wait.', communicationView],
   ['timeline', 'Timeline', null, timelineView],
   ['pipeline', 'Pipeline', null, pipelineView],
-  ['kernels', 'Kernels', 'Devices, or CPUs if a rank has none. A stream waits for the host if the call that launched its next kernel came too late.', kernelsView],
+  ['kernels', 'Kernels', 'Of devices; of CPUs if no rank has a device. A stream waits for the host if the call that launched its next kernel came too late.', kernelsView],
   ['heat', 'FLOPs and memory', 'One cell per rank, by host. Click a cell for the page of the rank. Ranks at fault have a blue frame.', heatView],
   ['times', 'Time overview', 'Click a step for its timeline.', timesView],
   ['critical', 'Critical path', null, criticalView],

@@ -74,7 +74,9 @@ fn pages_are_written_for_the_browser() {
     write("16.json", json(&analysis));
     write("16.html", html(&analysis));
     runs.push(RunEntry::new("16.html", &analysis));
-    write("comparison.html", comparison_html(&compare(&document(4, 12), &simulated())));
+    let comparison = compare(&document(4, 12), &analysis);
+    write("comparison.json", serde_json::to_string(&comparison).unwrap());
+    write("comparison.html", comparison_html(&comparison));
     write("empty.html", html(&Analysis::default()));
     write("hostile.html", html(&hostile()));
     write("index.html", index(&runs));

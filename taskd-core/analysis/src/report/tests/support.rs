@@ -1,6 +1,7 @@
 //! Plausible documents of any size, by seed, for the tests of the report.
 
 use crate::document::*;
+use crate::kernels::{Durations, KernelCollector, NamedKernels};
 use crate::summary::summarize;
 
 /// A generator of numbers, so that a document depends on its seed only (Steele's SplitMix64).
@@ -81,11 +82,11 @@ impl Job {
     fn kernels(&self) -> KernelFigures {
         let mut numbers = Numbers(u64::from(self.ranks) + 1);
         let mut rules = |name: &str| {
-            let mut rules = KernelRules { name: name.to_owned(), left_out: 3, ..KernelRules::default() };
+            let mut collector = KernelCollector::new(name, self.ranks as usize);
             for rank in 0..self.ranks {
                 let mut us = |middle: u64| numbers.near(middle) as f64;
                 let (compute_us, communication_us, idle_us) = (us(54_000), us(9_000), us(4_000));
-                rules.devices.push(DeviceTimes {
+                let device = DeviceTimes {
                     rank,
                     kernels: 900,
                     range_us: compute_us + communication_us + idle_us,
@@ -98,23 +99,17 @@ impl Job {
                     host_wait_us: Some(us(3_000)),
                     kernel_wait_us: Some(us(300)),
                     other_wait_us: None,
-                });
-                for (class, name) in [("communication", "ncclDevKernel_AllReduce_Sum_bf16"), ("compute", "gemm")] {
-                    let (sum_us, mean_us) = (us(20_000), us(50));
-                    rules.kernels.push(KernelTimes {
-                        rank,
-                        class: class.to_owned(),
-                        name: name.to_owned(),
-                        count: 400,
-                        sum_us,
-                        min_us: mean_us / 2.0,
-                        max_us: mean_us * 2.0,
-                        mean_us,
-                        deviation_us: mean_us / 8.0,
-                    });
-                }
+                };
+                let mut kernel = |class, name| {
+                    let mut durations = Durations::default();
+                    (0..4).for_each(|_| durations.add(numbers.near(50_000) as i64, 100));
+                    NamedKernels::of(class, name, &durations)
+                };
+                let kernels =
+                    vec![kernel("communication", "ncclDevKernel_AllReduce_Sum_bf16"), kernel("compute", "gemm")];
+                collector.add(device, kernels, self.steps.into());
             }
-            rules
+            KernelRules { left_out: 3, ..collector.finish() }
         };
         let rules = vec![rules("exact"), rules("hta")];
         KernelFigures { rules, differences: vec!["Idle time of rank 0 is longer by HTA's rules.".to_owned()] }

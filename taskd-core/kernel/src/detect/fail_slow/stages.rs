@@ -1,7 +1,7 @@
 //! Pipeline stages with different amounts of work: reported once, when the usual computation of all ranks is known.
 
 use super::channel::Channel;
-use super::explain::NO_BLAME_PERMILLE;
+use super::evidence::NO_BLAME_PERMILLE;
 use super::layout::{Layout, Peers};
 use super::stats::median;
 use super::verdict::{Cause, Change, Component, Verdict};

@@ -1,4 +1,5 @@
 mod devices;
+mod links;
 
 use super::*;
 use crate::detect::fixture::{Scene, fault, rank_domain};
@@ -228,33 +229,6 @@ fn named(found: &[Change]) -> Vec<(Component, Cause)> {
 }
 
 const GRID: Grid = Grid { dp: 8, tp: 2, pp: 2, cp: 1, ep: 1, per_host: 8 };
-
-#[test]
-fn longer_transfers_of_a_group_or_a_pair_are_slow_links() {
-    let found = run(GRID, |_, place, row| {
-        if (place.stage, place.replica) == (1, 3) {
-            row[Series::Transfer as usize] *= 2.0;
-        }
-    });
-    let id = GroupId { kind: GroupKind::Tp, index: 11 };
-    assert_eq!(named(&found), [(Component::Group(id), Cause::SlowLink)]);
-    let found = run(GRID, |rank, _, row| {
-        if rank == 3 || rank == 19 {
-            row[Series::Send as usize] *= 3.0;
-        }
-    });
-    assert_eq!(named(&found), [(Component::Link(3, 19), Cause::SlowLink)]);
-}
-
-#[test]
-fn longer_waits_in_a_pipeline_whose_ranks_all_compute_longer_are_no_slow_link() {
-    let found = run(GRID, |_, _, row| {
-        row[Series::Transfer as usize] = f32::NAN; // as in a running job, whose shortest wait counts
-        row[Series::Compute as usize] *= 1.4;
-        row[Series::Wait as usize] *= 1.4;
-    });
-    assert_eq!(named(&found), [(Component::Job, Cause::GlobalSlowdown)]);
-}
 
 #[test]
 fn a_stage_that_becomes_slower_is_reported_and_not_blamed() {

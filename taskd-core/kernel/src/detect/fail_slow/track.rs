@@ -240,6 +240,12 @@ impl Track {
         unit.runs.iter().max_by_key(|run| run.count).map_or(0.0, Run::shift)
     }
 
+    /// Returns the size of a unit's shift, as [`Run::size`] does.
+    pub(super) fn size(&self, at: usize) -> f32 {
+        let recent = self.units.get(at).map_or([0.0; 3], |unit| unit.recent);
+        self.shift(at).max(recent.into_iter().fold(f32::INFINITY, f32::min))
+    }
+
     /// Returns true if the unit is blamed, or its score is at a part of the threshold.
     pub(super) fn is_suspicious(&self, at: usize, limits: &Limits) -> bool {
         self.units.get(at).is_some_and(|unit| {

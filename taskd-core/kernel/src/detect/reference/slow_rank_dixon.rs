@@ -91,42 +91,40 @@ fn position_of_least(times: &[f64]) -> Option<usize> {
     times.iter().position(|time| *time == least)
 }
 
-/// One rank's part in one collective operation.
+/// One collective operation, with its duration on each rank. The rule does not count point-to-point operations: it leaves
+/// operations out that have `send` or `receive` in their name.
 #[derive(Clone, Debug, PartialEq)]
-pub struct OperationTime {
-    /// Name of the process group.
-    pub group: String,
-    /// Name of the operation, which is unique in its group and equal on all its ranks.
-    pub operation: String,
-    /// Rank that took part.
-    pub rank: u32,
-    /// Duration of the operation on this rank, in any unit.
-    pub time: f64,
+pub struct CollectiveTimes {
+    /// Number of the process group.
+    pub group: u32,
+    /// Ranks that took part, and the duration on each of them in any unit.
+    pub ranks: Vec<(u32, f64)>,
 }
 
-/// Counts for each rank in how many collectives it was late, by rank. Ranks that were never late are absent.
-///
-/// Point-to-point operations (`send` or `receive` in the name) are left out, and groups in which the operations do not
-/// all have the same number of ranks.
+/// Result of the rule.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Votes {
+    /// In how many collectives each rank was late. Ranks that were never late are absent.
+    pub late: BTreeMap<u32, u64>,
+    /// Number of collectives on which the votes were taken.
+    pub collectives: u64,
+}
+
+/// Counts in how many collectives each rank was late. Groups of which the collectives do not all have the same number of
+/// ranks are left out.
 #[must_use]
-pub fn votes(operations: &[OperationTime]) -> BTreeMap<u32, u64> {
-    let mut groups: BTreeMap<&str, BTreeMap<&str, Vec<&OperationTime>>> = BTreeMap::new();
-    let is_collective = |one: &&OperationTime| !one.operation.contains("send") && !one.operation.contains("receive");
-    for one in operations.iter().filter(is_collective) {
-        groups.entry(&one.group).or_default().entry(&one.operation).or_default().push(one);
+pub fn votes(collectives: &[CollectiveTimes]) -> Votes {
+    let mut sizes: BTreeMap<u32, Option<usize>> = BTreeMap::new();
+    for one in collectives {
+        let size = sizes.entry(one.group).or_insert(Some(one.ranks.len()));
+        *size = size.filter(|size| *size == one.ranks.len());
     }
-    let mut votes = BTreeMap::new();
-    for operations in groups.values() {
-        let mut sizes = operations.values().map(Vec::len);
-        let first = sizes.next();
-        if sizes.any(|size| Some(size) != first) {
-            continue;
-        }
-        for ranks in operations.values() {
-            let times: Vec<f64> = ranks.iter().map(|one| one.time).collect();
-            for at in late_positions(&times) {
-                *votes.entry(ranks[at].rank).or_default() += 1;
-            }
+    let mut votes = Votes::default();
+    for one in collectives.iter().filter(|one| sizes.get(&one.group).is_some_and(Option::is_some)) {
+        votes.collectives += 1;
+        let times: Vec<f64> = one.ranks.iter().map(|(_, time)| *time).collect();
+        for at in late_positions(&times) {
+            *votes.late.entry(one.ranks[at].0).or_default() += 1;
         }
     }
     votes

@@ -8,7 +8,7 @@ use super::track::MEDIAN_VARIANCE;
 /// Minimum deviation from the peers of a rank that is slow from the start (natural logarithm).
 const SLOW_FROM_START: f32 = 0.085;
 /// The same in robust standard deviations of the peers.
-const SLOW_FROM_START_SIGMAS: f32 = 5.0;
+const SLOW_FROM_START_SIGMAS: f32 = 6.0;
 /// Minimum robust standard deviation of peers.
 const PEERS_SIGMA_MIN: f32 = 0.01;
 /// Minimum number of peers of a rank that is slow from the start.

@@ -1,7 +1,7 @@
 """Runs without faults, with which those with faults are compared: scenarios of the same program share one.
 
-They are deterministic, bit by bit, which the scenarios themselves prove: a shared run hides nothing. `REFERENCES` names the
-directory for them; without it each scenario has its own.
+They are deterministic, bit by bit, which the scenarios themselves prove: a shared run hides nothing. `REFERENCES` names
+the directory for them; without it each scenario has its own.
 """
 
 import hashlib

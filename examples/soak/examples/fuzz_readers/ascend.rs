@@ -21,6 +21,12 @@ const STEPS: &str = "Device_id,Step,Computing,Communication(Not Overlapped),Over
 0,1,50.5,20.5,0,20.5,9.7,200.0,0
 ";
 
+const MEMORY: &str = "Component,Timestamp(us),Total Allocated(MB),Total Reserved(MB),Total Active(MB),Stream Ptr,Device Type
+PTA,1718000000000100.125\t,9.5,16.0,9.5,0,NPU:0
+PTA+GE,1718000000000150.125\t,1.0,8.0,1.0,0,NPU:0
+MindSpore,1718000000000250.125\t,3.5,8.0,3.5,0,NPU:0
+";
+
 /// A file of the profile.
 struct Part {
     name: &'static str,
@@ -41,7 +47,7 @@ pub(crate) fn fast_directory() -> std::io::Result<TempDir> {
     tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir())
 }
 
-fn documents() -> [(&'static str, String); 5] {
+fn documents() -> [(&'static str, String); 6] {
     let hash = profiler::group_hash(COMMUNICATOR);
     let groups = format!(
         r#"{{"parallel_group_info":{{"{COMMUNICATOR}":{{"group_name":"dp","group_rank":0,"global_ranks":[0,1]}}}}}}"#
@@ -59,6 +65,7 @@ fn documents() -> [(&'static str, String); 5] {
         ("communication_matrix.json", matrix),
         ("kernel_details.csv", KERNELS.to_owned()),
         ("step_trace_time.csv", STEPS.to_owned()),
+        ("memory_record.csv", MEMORY.to_owned()),
     ]
 }
 

@@ -21,7 +21,8 @@ const STEPS: &str = "Device_id,Step,Computing,Communication(Not Overlapped),Over
 0,1,50.5,20.5,0,20.5,9.7,200.0,0
 ";
 
-const MEMORY: &str = "Component,Timestamp(us),Total Allocated(MB),Total Reserved(MB),Total Active(MB),Stream Ptr,Device Type
+const MEMORY: &str =
+    "Component,Timestamp(us),Total Allocated(MB),Total Reserved(MB),Total Active(MB),Stream Ptr,Device Type
 PTA,1718000000000100.125\t,9.5,16.0,9.5,0,NPU:0
 PTA+GE,1718000000000150.125\t,1.0,8.0,1.0,0,NPU:0
 MindSpore,1718000000000250.125\t,3.5,8.0,3.5,0,NPU:0

@@ -21,7 +21,7 @@ pub struct KernelFigures {
 /// Figures by one set of rules.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct KernelRules {
-    /// Name of the rules: `exact` (integer nanoseconds of the whole trace), or that of the tool whose rules are used,
+    /// Name of the rules: `exact` (integer nanoseconds of the whole trace), or the name of the tool that has the rules,
     /// such as `hta`.
     pub name: String,
     /// The ranks with kernels, sorted by number.

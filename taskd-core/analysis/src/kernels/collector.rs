@@ -29,7 +29,7 @@ pub struct Durations {
 }
 
 impl Durations {
-    /// Adds a duration that occurs so many times.
+    /// Adds `count` equal durations.
     #[inline]
     pub fn add(&mut self, duration: i64, count: u64) {
         if count == 0 {

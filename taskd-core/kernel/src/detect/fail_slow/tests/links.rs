@@ -19,7 +19,7 @@ fn longer_transfers_of_a_group_or_a_pair_are_slow_links() {
     assert_eq!(named(&found), [(Component::Link(3, 19), Cause::SlowLink)]);
 }
 
-/// Runs a job that computes so many times as long from step 60 on, and waits and transfers, too.
+/// Runs a job; from step 60 on the factors lengthen its computation, waits and transfers.
 fn run_slower(compute: f32, waits: f32, transfers: Option<f32>) -> Vec<Cause> {
     let layout = Layout::grid(GRID);
     let mut engine = FailSlow::new(layout.clone());

@@ -1,0 +1,7 @@
+//! Jobs on many hosts. An *agent* on every host exports its launcher and its trace sources; the *manager* uses them through
+//! the same traits, so the decision kernel is the one of a job on a single host.
+//!
+//! - [`consensus`]: an existing engine stores which process is manager, under which epoch, and which world is in force.
+
+pub mod consensus;
+mod wire;

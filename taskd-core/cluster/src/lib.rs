@@ -3,5 +3,15 @@
 //!
 //! - [`consensus`]: an existing engine stores which process is manager, under which epoch, and which world is in force.
 
+mod agent;
 pub mod consensus;
+mod dial;
+mod manager;
+mod session;
+mod settings;
 mod wire;
+
+pub use agent::{Agent, AgentBuilder, AgentError, OnLeaseEnd};
+pub use dial::{Dial, PlaintextDialer};
+pub use manager::{ClusterLauncher, Manager, ManagerError, ManagerService};
+pub use settings::{ClusterSettings, SettingsError};

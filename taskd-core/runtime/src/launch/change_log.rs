@@ -165,6 +165,26 @@ impl ChangeLog {
         self.lock().listing()
     }
 
+    /// Returns the current state of a process; `None` if it is not known or its exit was acknowledged.
+    #[must_use]
+    pub fn proc(&self, proc: &ProcId) -> Option<ProcStatus> {
+        self.lock().procs.get(proc).map(|(_, status)| status.clone())
+    }
+
+    /// Returns the current state of a host; `None` if it is not known.
+    #[must_use]
+    pub fn node(&self, node: &NodeId) -> Option<NodeStatus> {
+        self.lock().nodes.get(node).map(|(_, status)| status.clone())
+    }
+
+    /// Returns the processes on a host that have not exited.
+    #[must_use]
+    pub fn procs_on(&self, node: &NodeId) -> Vec<ProcStatus> {
+        let history = self.lock();
+        let procs = history.procs.values().map(|(_, status)| status);
+        procs.filter(|proc| proc.node.as_ref() == Some(node) && !proc.phase.is_exited()).cloned().collect()
+    }
+
     /// Removes the given processes, whose exits were acknowledged, from the history. Unknown processes, and processes
     /// that have not exited, are ignored.
     pub fn acknowledge(&self, exits: &[ProcId]) {

@@ -4,6 +4,7 @@
 //! This launcher starts nothing by itself and trusts the reports of each part. A part that cannot be reached keeps its
 //! hosts: they are out of sight, and nothing is reported about their processes.
 
+mod parts;
 mod spare;
 
 use super::{
@@ -13,10 +14,11 @@ use super::{
 use crate::job::{CommandId, Exit, Name, NodeId, ProcId, Termination};
 use async_trait::async_trait;
 use futures::future::join_all;
+use parts::{Free, PartId, Parts};
 use spare::Spare;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::task::JoinSet;
 
@@ -27,15 +29,15 @@ const RETRY_AFTER: Duration = Duration::from_millis(200);
 ///
 /// The hosts must have different names. A start order that names no host goes to the host with the fewest
 /// processes. Hosts without processes [prepare](Launcher::prepare) to start the ranks of the host with the most
-/// ranks.
+/// ranks. Launchers can be [added](Self::add) and hosts [removed](Self::remove) at any time.
 pub struct MultiHostLauncher {
     shared: Arc<Shared>,
     /// Two tasks per combined launcher, which follow it and prepare its hosts; all end when this value is dropped.
-    _following: JoinSet<()>,
+    following: Mutex<BTreeMap<PartId, JoinSet<()>>>,
 }
 
 struct Shared {
-    parts: Vec<Arc<dyn Launcher>>,
+    parts: Mutex<Parts>,
     log: ChangeLog,
     /// Start orders for which hosts without processes should prepare.
     spare: Spare,
@@ -43,7 +45,15 @@ struct Shared {
 
 impl fmt::Debug for MultiHostLauncher {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Fleet").field("parts", &self.shared.parts).finish_non_exhaustive()
+        f.debug_struct("Fleet").field("parts", &self.shared.launchers()).finish_non_exhaustive()
+    }
+}
+
+impl Default for MultiHostLauncher {
+    /// Creates a launcher without hosts.
+    fn default() -> MultiHostLauncher {
+        let shared = Shared { parts: Mutex::default(), log: ChangeLog::starting_now(), spare: Spare::default() };
+        MultiHostLauncher { shared: Arc::new(shared), following: Mutex::default() }
     }
 }
 
@@ -59,81 +69,128 @@ impl MultiHostLauncher {
     pub async fn of<L: Launcher + 'static>(
         launchers: impl IntoIterator<Item = L>,
     ) -> Result<MultiHostLauncher, LaunchError> {
-        let parts: Vec<Arc<dyn Launcher>> = launchers.into_iter().map(|l| Arc::new(l) as Arc<dyn Launcher>).collect();
-        let shared = Arc::new(Shared { parts, log: ChangeLog::starting_now(), spare: Spare::default() });
-        let mut hosts: BTreeSet<NodeId> = BTreeSet::new();
-        let mut following = JoinSet::new();
-        for index in 0..shared.parts.len() {
-            let listing = shared.list_part(index).await?;
-            if let Some(twice) = listing.nodes.iter().find(|n| !hosts.insert(n.node.clone())) {
-                return Err(LaunchError::Refused(format!(
-                    "two launchers have a host named {}: rename one",
-                    twice.node
-                )));
-            }
-            following.spawn(follow(Arc::clone(&shared), index, listing));
-            following.spawn(spare::keep_ready(Arc::clone(&shared), index));
+        let combined = MultiHostLauncher::default();
+        for launcher in launchers {
+            combined.add(launcher).await?;
         }
-        Ok(MultiHostLauncher { shared, _following: following })
+        Ok(combined)
+    }
+
+    /// Adds a launcher. Returns when its processes and hosts have been listed. A host that had [left](Self::remove) returns
+    /// with the launcher that lists it.
+    ///
+    /// # Errors
+    /// Returns the error of the launcher if its processes and hosts cannot be listed, and [`LaunchError::Refused`] if it has a
+    /// host with the name of another launcher's.
+    ///
+    /// # Panics
+    /// Panics if called outside a tokio runtime.
+    pub async fn add<L: Launcher + 'static>(&self, launcher: L) -> Result<(), LaunchError> {
+        let launcher: Arc<dyn Launcher> = Arc::new(launcher);
+        let listing = launcher.list().await?;
+        let part = self.shared.lock().add(Arc::clone(&launcher), &listing)?;
+        self.shared.take_listing(part, &listing);
+        let mut following = JoinSet::new();
+        following.spawn(follow(Arc::clone(&self.shared), part, listing));
+        following.spawn(spare::keep_ready(Arc::clone(&self.shared), part));
+        self.following.lock().unwrap_or_else(PoisonError::into_inner).insert(part, following);
+        Ok(())
+    }
+
+    /// Reports that a host has left for good, and its processes with it, and drops the launcher of the host. `why` is the
+    /// reason, in one sentence.
+    ///
+    /// The caller MUST be certain that no process of the host runs any more. A host that is not known, or has left, stays as
+    /// it is.
+    pub fn remove(&self, host: &NodeId, why: &str) {
+        let part = self.shared.lock().remove(host);
+        if let Some(part) = part {
+            self.following.lock().unwrap_or_else(PoisonError::into_inner).remove(&part);
+            self.shared.left(host, why);
+        }
     }
 }
 
 impl Shared {
+    fn lock(&self) -> MutexGuard<'_, Parts> {
+        self.parts.lock().unwrap_or_else(PoisonError::into_inner) // no foreign code runs while it is locked
+    }
+
+    fn launchers(&self) -> Vec<Arc<dyn Launcher>> {
+        self.lock().launchers.values().cloned().collect()
+    }
+
+    /// Returns a combined launcher.
+    fn part(&self, part: PartId) -> Result<Arc<dyn Launcher>, LaunchError> {
+        let removed = || LaunchError::Unreachable("its host has left".into());
+        self.lock().launchers.get(&part).cloned().ok_or_else(removed)
+    }
+
+    /// Returns the launcher that has a host.
+    fn part_of(&self, host: &NodeId) -> Option<PartId> {
+        self.lock().hosts.get(host).copied()
+    }
+
     /// Lists one of the combined launchers and adds the result to the history.
-    async fn list_part(&self, part: usize) -> Result<Listing, LaunchError> {
-        let listing = self.parts[part].list().await?;
+    async fn list_part(&self, part: PartId) -> Result<Listing, LaunchError> {
+        let listing = self.part(part)?.list().await?;
+        self.take_listing(part, &listing);
+        Ok(listing)
+    }
+
+    fn take_listing(&self, part: PartId, listing: &Listing) {
         let nodes = listing.nodes.iter().cloned().map(Change::Node);
         let procs = listing.procs.iter().cloned().map(Change::Proc);
         let guards = listing.guards.iter().cloned().map(Change::Guard);
         let links = listing.links.iter().cloned().map(Change::Link);
-        self.take(guards.chain(nodes).chain(procs).chain(links)); // a guard explains the ends of its processes
-        Ok(listing)
+        self.take(part, guards.chain(nodes).chain(procs).chain(links)); // a guard explains the ends of its processes
     }
 
-    fn take(&self, changes: impl IntoIterator<Item = Change>) {
+    fn take(&self, part: PartId, changes: impl IntoIterator<Item = Change>) {
         for change in changes {
+            if let Change::Node(status) = &change {
+                let mut parts = self.lock();
+                if !parts.launchers.contains_key(&part) {
+                    return; // its host has left meanwhile
+                }
+                parts.hosts.insert(status.node.clone(), part);
+            }
             self.spare.take(&change);
             self.log.push(change); // changes that are not new are counted
         }
     }
 
-    /// Assigns each start order to a launcher, and gives it a host.
-    fn route(
-        &self,
-        hosts: &[BTreeSet<NodeId>],
-        batch: &StartBatch,
-    ) -> Result<BTreeMap<usize, StartBatch>, LaunchError> {
-        let Listing { procs, nodes, .. } = self.log.listing();
-        let ready: Vec<&NodeStatus> = nodes.iter().filter(|n| n.state == NodeState::Ready).collect();
-        let mut load: BTreeMap<&NodeId, u32> = BTreeMap::new();
-        for proc in procs.iter().filter(|p| !p.phase.is_over()) {
-            *load.entry(proc.node.as_ref().unwrap_or(&NOWHERE)).or_default() += 1;
+    /// Reports that a host has left, with the ends of its processes.
+    fn left(&self, host: &NodeId, why: &str) {
+        let status = self.log.node(host).unwrap_or_else(|| NodeStatus::new(host.clone(), NodeState::Left, 0));
+        self.log.push(Change::Node(status.with_state(NodeState::Left)));
+        for status in self.log.procs_on(host) {
+            let mut exit = Exit::new(Termination::Unknown);
+            exit.stderr_tail = why.to_owned();
+            self.log.push(Change::Proc(status.with_phase(Phase::Exited(Box::new(exit)))));
         }
-        let mut routed: BTreeMap<usize, StartBatch> = BTreeMap::new();
+    }
+
+    /// Assigns each start order to a launcher, and gives it a host.
+    fn route(&self, batch: &StartBatch) -> Result<BTreeMap<PartId, StartBatch>, LaunchError> {
+        let mut free = Free::default();
+        let mut routed: BTreeMap<PartId, StartBatch> = BTreeMap::new();
         for order in &batch.starts {
-            let known = procs.iter().find(|p| p.proc == order.proc).and_then(|p| p.node.as_ref());
+            let known = self.log.proc(&order.proc).and_then(|status| status.node);
             let node = match (&order.place, known) {
-                (Place::On(node), _) => node,
+                (Place::On(node), _) => node.clone(),
                 (Place::AnyBut(_), Some(node)) => node,
-                (Place::AnyBut(not), None) => {
-                    let free = ready.iter().filter(|n| !not.contains(&n.node));
-                    let free = free.filter(|n| load.get(&n.node).copied().unwrap_or(0) < n.slots);
-                    let emptiest = free.min_by_key(|n| (load.get(&n.node).copied().unwrap_or(0), &n.node));
-                    let none = || LaunchError::Refused(format!("no host has room for {}", order.proc));
-                    &emptiest.ok_or_else(none)?.node
-                }
+                (Place::AnyBut(not), None) => free
+                    .emptiest(&self.log, not)
+                    .ok_or_else(|| LaunchError::Refused(format!("no host has room for {}", order.proc)))?,
                 (other, _) => return Err(LaunchError::Refused(format!("{}: unknown place {other:?}", order.proc))),
             };
-            if known.is_none() {
-                *load.entry(node).or_default() += 1;
-            }
-            let part = hosts.iter().position(|of| of.contains(node));
-            let part = part.ok_or_else(|| match nodes.iter().any(|n| n.node == *node) {
-                true => LaunchError::Unreachable(format!("no launcher lists {node} now")),
-                false => LaunchError::Refused(format!("no launcher of this fleet has {node}")),
+            let part = self.part_of(&node).ok_or_else(|| match self.log.node(&node) {
+                Some(_) => LaunchError::Unreachable(format!("no launcher lists {node} now")),
+                None => LaunchError::Refused(format!("no launcher of this fleet has {node}")),
             })?;
             let batch = || StartBatch::new(Arc::clone(&batch.world), Vec::new());
-            let order = order.clone().with_place(Place::On(node.clone()));
+            let order = order.clone().with_place(Place::On(node));
             routed.entry(part).or_insert_with(batch).starts.push(order);
         }
         Ok(routed)
@@ -148,11 +205,10 @@ impl Shared {
         idle.map(|n| n.node.clone()).collect()
     }
 
-    /// Lists the hosts of each combined launcher again, since hosts may have been added.
-    async fn hosts(&self) -> Vec<BTreeSet<NodeId>> {
-        let listings = join_all(self.parts.iter().map(|part| part.list())).await.into_iter();
-        let of = |listing: Listing| listing.nodes.into_iter().map(|n| n.node).collect();
-        listings.map(|listing| of(listing.unwrap_or_default())).collect() // unreachable: it takes nothing
+    async fn start_part(&self, part: PartId, batch: &StartBatch) -> Result<(), LaunchError> {
+        self.part(part)?.start(batch).await?;
+        let _ = self.list_part(part).await; // for the next list; else the follower lists
+        Ok(())
     }
 
     /// Reports processes that were accepted with others but could not be started: they exit without having run.
@@ -171,11 +227,8 @@ impl Shared {
     }
 }
 
-/// Placeholder for the host of a process that has none yet.
-static NOWHERE: NodeId = NodeId(Name::new("-"));
-
 /// Copies the changes of one launcher into the history, for as long as the combined launcher exists.
-async fn follow(shared: Arc<Shared>, part: usize, listing: Listing) {
+async fn follow(shared: Arc<Shared>, part: PartId, listing: Listing) {
     let mut known = listing;
     loop {
         let error = watch(&shared, part, known.revision).await;
@@ -196,12 +249,16 @@ async fn follow(shared: Arc<Shared>, part: usize, listing: Listing) {
 }
 
 /// Passes the changes of one launcher on until that launcher fails.
-async fn watch(shared: &Shared, part: usize, from: Revision) -> LaunchError {
+async fn watch(shared: &Shared, part: PartId, from: Revision) -> LaunchError {
+    let launcher = match shared.part(part) {
+        Ok(launcher) => launcher,
+        Err(error) => return error,
+    };
     let mut at = from;
     loop {
-        match shared.parts[part].watch(at).await {
+        match launcher.watch(at).await {
             Ok((changes, next)) => {
-                shared.take(changes);
+                shared.take(part, changes);
                 at = next;
             }
             Err(error) => return error,
@@ -225,7 +282,7 @@ fn missing(shared: &Shared, now: &Listing) {
 #[async_trait]
 impl Launcher for MultiHostLauncher {
     fn info(&self) -> LauncherInfo {
-        let parts: Vec<LauncherInfo> = self.shared.parts.iter().map(|part| part.info()).collect();
+        let parts: Vec<LauncherInfo> = self.shared.launchers().iter().map(|part| part.info()).collect();
         let mut info = LauncherInfo::new("fleet");
         info.lifeline = !parts.is_empty() && parts.iter().all(|part| part.lifeline);
         info.supports_detach = parts.iter().all(|part| part.supports_detach);
@@ -237,28 +294,48 @@ impl Launcher for MultiHostLauncher {
     }
 
     async fn start(&self, batch: &StartBatch) -> Result<(), LaunchError> {
-        let routed = self.shared.route(&self.shared.hosts().await, batch)?;
-        let mut taken_on = false;
-        for (part, batch) in &routed {
-            match self.shared.parts[*part].start(batch).await {
-                Ok(()) => taken_on = true,
-                Err(error) if !taken_on => return Err(error),
-                Err(error) => {
-                    let procs: Vec<ProcId> = batch.starts.iter().map(|order| order.proc.clone()).collect();
-                    let _ = self.shared.parts[*part].stop(&procs, Duration::ZERO).await; // it may have started
-                    self.shared.not_started(batch, &error);
-                }
+        let routed = self.shared.route(batch)?;
+        // All at once: the hosts of a world start together.
+        let started = join_all(routed.iter().map(|(part, batch)| self.shared.start_part(*part, batch))).await;
+        if !started.is_empty() && started.iter().all(Result::is_err) {
+            return started.into_iter().collect();
+        }
+        for ((part, batch), result) in routed.iter().zip(started) {
+            let Err(error) = result else { continue };
+            let procs: Vec<ProcId> = batch.starts.iter().map(|order| order.proc.clone()).collect();
+            if let Ok(part) = self.shared.part(*part) {
+                let _ = part.stop(&procs, Duration::ZERO).await; // it may have started
             }
-            let _ = self.shared.list_part(*part).await; // for the next list; else the follower lists
+            self.shared.not_started(batch, &error);
         }
         self.shared.spare.started(&routed);
         Ok(())
     }
 
     async fn stop(&self, procs: &[ProcId], grace: Duration) -> Result<(), LaunchError> {
+        let mut routed: BTreeMap<Option<PartId>, Vec<ProcId>> = BTreeMap::new();
+        for proc in procs {
+            let part = match self.shared.log.proc(proc).and_then(|status| status.node) {
+                None => None,
+                Some(node) => match self.shared.part_of(&node) {
+                    None => continue, // it ended with its host
+                    some => some,
+                },
+            };
+            routed.entry(part).or_default().push(proc.clone());
+        }
+        // Processes that are not known here may be known to any launcher.
+        let unknown = routed.remove(&None).unwrap_or_default();
+        let everywhere =
+            (!unknown.is_empty()).then(|| self.shared.lock().launchers.keys().copied().collect::<Vec<_>>());
+        for part in everywhere.into_iter().flatten() {
+            routed.entry(Some(part)).or_default().extend(unknown.iter().cloned());
+        }
         // All at once: a launcher that does not answer must not keep the others from stopping. Stopping the unknown is
         // no error.
-        join_all(self.shared.parts.iter().map(|part| part.stop(procs, grace))).await.into_iter().collect()
+        let stops = routed.into_iter().filter_map(|(part, procs)| Some((self.shared.part(part?).ok()?, procs)));
+        let stops = stops.map(|(part, procs)| async move { part.stop(&procs, grace).await });
+        join_all(stops).await.into_iter().collect()
     }
 
     async fn list(&self) -> Result<Listing, LaunchError> {
@@ -270,40 +347,49 @@ impl Launcher for MultiHostLauncher {
     }
 
     async fn acknowledge(&self, exits: &[ProcId]) -> Result<(), LaunchError> {
-        let acknowledged = join_all(self.shared.parts.iter().map(|part| part.acknowledge(exits))).await;
+        let mut routed: BTreeMap<PartId, Vec<ProcId>> = BTreeMap::new();
+        for proc in exits {
+            let node = self.shared.log.proc(proc).and_then(|status| status.node);
+            if let Some(part) = node.and_then(|node| self.shared.part_of(&node)) {
+                routed.entry(part).or_default().push(proc.clone());
+            }
+        }
+        let parts = routed.into_iter().filter_map(|(part, exits)| Some((self.shared.part(part).ok()?, exits)));
+        let acknowledged = join_all(parts.map(|(part, exits)| async move { part.acknowledge(&exits).await })).await;
         acknowledged.into_iter().collect::<Result<(), LaunchError>>()?;
         self.shared.log.acknowledge(exits);
         Ok(())
     }
 
     async fn send_directives(&self, id: CommandId, batch: &DirectiveBatch) -> Result<(), LaunchError> {
-        let at = |proc: &ProcId| self.shared.log.listing().procs.into_iter().find(|status| status.proc == *proc)?.node;
-        let hosts = self.shared.hosts().await;
-        let mut routed: BTreeMap<usize, DirectiveBatch> = BTreeMap::new();
+        let mut routed: BTreeMap<PartId, DirectiveBatch> = BTreeMap::new();
         for (proc, directive) in &batch.directives {
-            let part = at(proc).and_then(|node| hosts.iter().position(|hosts| hosts.contains(&node)));
+            let node = self.shared.log.proc(proc).and_then(|status| status.node);
+            let part = node.and_then(|node| self.shared.part_of(&node));
             let part = part.ok_or_else(|| LaunchError::Refused(format!("no launcher of this fleet runs {proc}")))?;
             let none = || DirectiveBatch::new(Arc::clone(&batch.world), Vec::new());
             routed.entry(part).or_insert_with(none).directives.push((proc.clone(), directive.clone()));
         }
-        let parts = routed.iter().map(|(part, batch)| self.shared.parts[*part].send_directives(id, batch));
+        let parts =
+            routed.iter().map(|(part, batch)| async { self.shared.part(*part)?.send_directives(id, batch).await });
         join_all(parts).await.into_iter().collect()
     }
 
     async fn prepare(&self, batch: &StartBatch, options: &PrepareOptions) -> Result<(), LaunchError> {
-        for (part, batch) in self.shared.route(&self.shared.hosts().await, batch)? {
-            self.shared.parts[part].prepare(&batch, options).await?;
+        for (part, batch) in self.shared.route(batch)? {
+            self.shared.part(part)?.prepare(&batch, options).await?;
         }
         Ok(())
     }
 
     async fn detach(&self, keep: Duration) -> Result<(), LaunchError> {
         // Checked before the first launcher hands its processes over, which cannot be undone.
-        if let Some(cannot) = self.shared.parts.iter().map(|part| part.info()).find(|info| !info.supports_detach) {
+        let parts = self.shared.launchers();
+        if let Some(cannot) = parts.iter().map(|part| part.info()).find(|info| !info.supports_detach) {
             let text = format!("the launcher {} cannot leave its processes to a later owner: stop them", cannot.name);
             return Err(LaunchError::Refused(text));
         }
-        for (done, part) in self.shared.parts.iter().enumerate() {
+        for (done, part) in parts.iter().enumerate() {
             match part.detach(keep).await {
                 Err(error) if done > 0 => {
                     let name = part.info().name;
@@ -318,6 +404,6 @@ impl Launcher for MultiHostLauncher {
     }
 
     fn begin_shutdown(&self, grace: Duration) {
-        self.shared.parts.iter().for_each(|part| part.begin_shutdown(grace));
+        self.shared.launchers().iter().for_each(|part| part.begin_shutdown(grace));
     }
 }

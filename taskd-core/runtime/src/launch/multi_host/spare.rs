@@ -2,7 +2,7 @@
 //!
 //! This module starts nothing and never delays an order: preparation runs in a separate task for each launcher.
 
-use super::Shared;
+use super::{PartId, Shared};
 use crate::job::{NodeId, World};
 use crate::launch::{Change, JOIN_VARIABLE, LaunchError, LoopPosition, Place, PrepareOptions, StartBatch, StartOrder};
 use std::collections::BTreeMap;
@@ -23,7 +23,7 @@ struct Wanted {
 
 impl Spare {
     /// Records the starts of each launcher. Ranks that join running ranks are ignored.
-    pub(super) fn started(&self, routed: &BTreeMap<usize, StartBatch>) {
+    pub(super) fn started(&self, routed: &BTreeMap<PartId, StartBatch>) {
         let mut by_host: BTreeMap<&NodeId, Vec<&StartOrder>> = BTreeMap::new();
         for order in routed.values().flat_map(|batch| &batch.starts) {
             let starts = order.proc.role.rank().is_some() && !order.spec.env.contains_key(JOIN_VARIABLE);
@@ -49,7 +49,7 @@ impl Spare {
 
 /// Prepares a launcher's hosts that have no processes, whenever there is something new to prepare for. A host that is
 /// busy now relies on what it ran last once it becomes idle.
-pub(super) async fn keep_ready(shared: Arc<Shared>, part: usize) {
+pub(super) async fn keep_ready(shared: Arc<Shared>, part: PartId) {
     let mut wanted = shared.spare.0.subscribe();
     wanted.mark_changed(); // what was set before this task began counts as new
     while wanted.changed().await.is_ok() {
@@ -62,9 +62,15 @@ pub(super) async fn keep_ready(shared: Arc<Shared>, part: usize) {
 }
 
 impl Shared {
-    async fn prepare_idle(&self, part: usize, batch: &StartBatch, options: &PrepareOptions) -> Result<(), LaunchError> {
-        for node in self.idle(&self.parts[part].list().await?) {
-            self.parts[part].prepare(&as_on(&node, batch), options).await?;
+    async fn prepare_idle(
+        &self,
+        part: PartId,
+        batch: &StartBatch,
+        options: &PrepareOptions,
+    ) -> Result<(), LaunchError> {
+        let launcher = self.part(part)?;
+        for node in self.idle(&launcher.list().await?) {
+            launcher.prepare(&as_on(&node, batch), options).await?;
         }
         Ok(())
     }

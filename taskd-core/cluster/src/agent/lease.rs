@@ -1,0 +1,126 @@
+//! The lease of a host: how long its ranks may run without another grant. When it ends, the host stops its ranks.
+//!
+//! The rule is pure ([`Lease`]); [`enforce`] waits and stops.
+
+use super::Shared;
+use crate::wire::proto::LeaseGrant;
+use std::time::Duration;
+use taskd_runtime::job::ProcId;
+use tokio::time::Instant;
+
+/// When the ranks of a host must stop.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Lease {
+    /// End of the lease; `None` before the first grant and after the host has stopped its ranks.
+    pub(super) until: Option<Instant>,
+    /// Epoch of the manager that handed the job over: it extends no lease any more.
+    handed_over: Option<u64>,
+}
+
+impl Lease {
+    /// Takes a grant of a manager that was requested at `sent`. Returns true if the lease became longer.
+    pub(super) fn grant(&mut self, grant: &LeaseGrant, sent: Instant, lease: Duration) -> bool {
+        if self.handed_over.is_some_and(|epoch| grant.epoch <= epoch) {
+            return false;
+        }
+        // The anchor is at least as old as stated, seen from the moment at which the agent sent its request.
+        let Some(until) = (sent + lease).checked_sub(Duration::from_nanos(grant.anchor_age_nanos)) else {
+            return false;
+        };
+        // Another manager's grant replaces the time for which its predecessor kept the ranks.
+        let replaces = self.handed_over.take().is_some();
+        if !replaces && self.until.is_some_and(|known| known >= until) {
+            return false;
+        }
+        self.until = Some(until);
+        true
+    }
+
+    /// Keeps the ranks until `until` for a later manager, as the manager of `epoch` ordered.
+    pub(super) fn hand_over(&mut self, epoch: u64, until: Instant) {
+        *self = Lease { until: Some(until), handed_over: Some(epoch) };
+    }
+}
+
+/// Stops the ranks of this host whenever its lease ends.
+pub(super) async fn enforce(shared: &Shared) {
+    let mut lease = shared.lease.subscribe();
+    loop {
+        let until = lease.borrow_and_update().until;
+        let ended = async {
+            match until {
+                Some(until) => tokio::time::sleep_until(until).await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            biased;
+            changed = lease.changed() => if changed.is_err() { return },
+            () = ended => {
+                if shared.lease.borrow().until == until {
+                    shared.lease.send_modify(|lease| lease.until = None);
+                    fence(shared).await;
+                }
+            }
+        }
+    }
+}
+
+/// Stops all ranks of this host by force.
+async fn fence(shared: &Shared) {
+    let host = &shared.host;
+    let running: Vec<ProcId> = match shared.launcher.list().await {
+        Ok(listing) => listing.procs.into_iter().filter(|p| !p.phase.is_exited()).map(|p| p.proc).collect(),
+        Err(error) => {
+            tracing::error!(%host, %error, "the lease of this host has ended, and its processes cannot be listed: they stop");
+            return shared.launcher.begin_shutdown(Duration::ZERO);
+        }
+    };
+    if running.is_empty() {
+        return;
+    }
+    let number = running.len();
+    tracing::error!(
+        %host,
+        "no manager that a majority of the job confirms has reached this host in time: its {number} processes stop now, \
+         because other hosts may replace them"
+    );
+    shared.fenced.send_modify(|fenced| *fenced += 1);
+    if let Err(error) = shared.launcher.stop(&running, Duration::ZERO).await {
+        tracing::error!(%host, %error, "the processes of this host could not be stopped: its guard stops them");
+        shared.launcher.begin_shutdown(Duration::ZERO);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LEASE: Duration = Duration::from_secs(2);
+
+    fn grant(epoch: u64, age_ms: u64) -> LeaseGrant {
+        LeaseGrant { sent: 0, epoch, anchor_age_nanos: age_ms.saturating_mul(1_000_000), received: 0 }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_grant_counts_from_its_anchor() {
+        let (mut lease, now) = (Lease::default(), Instant::now());
+        assert!(lease.grant(&grant(1, 500), now, LEASE));
+        assert_eq!(lease.until, Some(now + Duration::from_millis(1500)));
+        assert!(!lease.grant(&grant(1, 700), now, LEASE), "an older anchor shortens nothing");
+        assert!(lease.grant(&grant(1, 0), now, LEASE));
+        assert!(!lease.grant(&grant(1, u64::MAX), now, LEASE), "an absurd age grants nothing");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_manager_that_handed_over_extends_nothing() {
+        let (mut lease, now) = (Lease::default(), Instant::now());
+        lease.grant(&grant(3, 0), now, LEASE);
+        let kept = now + Duration::from_secs(60);
+        lease.hand_over(3, kept);
+        assert!(!lease.grant(&grant(3, 0), now + Duration::from_secs(100), LEASE));
+        assert_eq!(lease.until, Some(kept));
+        assert!(lease.grant(&grant(4, 0), now, LEASE), "its successor's grant counts");
+        assert_eq!(lease.until, Some(now + LEASE));
+    }
+}

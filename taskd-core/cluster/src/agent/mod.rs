@@ -1,0 +1,224 @@
+//! The agent of a host: exports a launcher to the job's manager, and stops the host's ranks when no manager reaches it.
+//!
+//! The agent decides nothing. It dials the manager, so that only managers need an address.
+
+mod connection;
+mod lease;
+mod running;
+mod serve;
+
+use crate::dial::{Dial, PlaintextDialer};
+use crate::settings::{ClusterSettings, SettingsError};
+use lease::Lease;
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+use std::time::Duration;
+use taskd_runtime::job::{Name, NodeId};
+use taskd_runtime::launch::Launcher;
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+
+/// Shortest and longest time before a manager that did not answer is dialled again; it doubles in between.
+const RETRY: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(1));
+
+/// Builder of an [`Agent`].
+pub struct AgentBuilder {
+    job: String,
+    host: NodeId,
+    launcher: Arc<dyn Launcher>,
+    managers: Vec<String>,
+    labels: BTreeMap<String, String>,
+    settings: ClusterSettings,
+    dialer: Arc<dyn Dial>,
+    token: Option<Arc<str>>,
+    on_lease_end: OnLeaseEnd,
+}
+
+/// What a host does when its lease ends.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum OnLeaseEnd {
+    /// The host stops its ranks: others may replace them.
+    #[default]
+    Stop,
+    /// The host keeps its ranks. Only for jobs without replacements: two worlds may train at the same time.
+    Keep,
+}
+
+impl fmt::Debug for AgentBuilder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let AgentBuilder { job, host, managers, .. } = self;
+        f.debug_struct("AgentBuilder")
+            .field("job", job)
+            .field("host", host)
+            .field("managers", managers)
+            .finish_non_exhaustive()
+    }
+}
+
+impl AgentBuilder {
+    /// Adds an address, `HOST:PORT`, at which a manager may answer. One that is not the manager names it.
+    #[must_use]
+    pub fn manager(mut self, address: impl Into<String>) -> AgentBuilder {
+        self.managers.push(address.into());
+        self
+    }
+
+    /// Adds a label of the host, such as its place in the network.
+    #[must_use]
+    pub fn label(mut self, name: impl Into<String>, value: impl Into<String>) -> AgentBuilder {
+        self.labels.insert(name.into(), value.into());
+        self
+    }
+
+    /// Sets the times of connections. Those of leases come from the manager.
+    #[must_use]
+    pub fn settings(mut self, settings: ClusterSettings) -> AgentBuilder {
+        self.settings = settings;
+        self
+    }
+
+    /// Sets how connections are opened (default: in plaintext).
+    #[must_use]
+    pub fn dialer(mut self, dialer: impl Dial + 'static) -> AgentBuilder {
+        self.dialer = Arc::new(dialer);
+        self
+    }
+
+    /// Sets the job's token, which every connection presents.
+    #[must_use]
+    pub fn token(mut self, token: impl Into<Arc<str>>) -> AgentBuilder {
+        self.token = Some(token.into());
+        self
+    }
+
+    /// Sets what the host does when its lease ends (default: it stops its ranks).
+    #[must_use]
+    pub fn on_lease_end(mut self, on_lease_end: OnLeaseEnd) -> AgentBuilder {
+        self.on_lease_end = on_lease_end;
+        self
+    }
+
+    /// Creates the agent.
+    ///
+    /// # Errors
+    /// Returns [`AgentError`] if settings contradict each other, or no address of a manager was added.
+    pub fn build(self) -> Result<Agent, AgentError> {
+        self.settings.check()?;
+        if self.managers.is_empty() {
+            return Err(AgentError::Refused("the agent has no address of a manager: add one".into()));
+        }
+        let AgentBuilder { job, host, launcher, managers, labels, settings, dialer, token, on_lease_end } = self;
+        let shared = Shared {
+            job,
+            host,
+            instance: instance(),
+            launcher,
+            managers,
+            labels,
+            settings,
+            dialer,
+            token,
+            epoch: AtomicU64::new(0),
+            lease: watch::Sender::new(Lease::default()),
+            fenced: watch::Sender::new(0),
+        };
+        Ok(Agent { shared: Arc::new(shared), on_lease_end })
+    }
+}
+
+/// The agent of one host.
+pub struct Agent {
+    shared: Arc<Shared>,
+    on_lease_end: OnLeaseEnd,
+}
+
+impl fmt::Debug for Agent {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Agent").field("host", &self.shared.host).finish_non_exhaustive()
+    }
+}
+
+/// What the tasks of an agent share.
+struct Shared {
+    job: String,
+    host: NodeId,
+    /// Identifier of this process, which distinguishes successive agents of the host.
+    instance: Name,
+    launcher: Arc<dyn Launcher>,
+    managers: Vec<String>,
+    labels: BTreeMap<String, String>,
+    settings: ClusterSettings,
+    dialer: Arc<dyn Dial>,
+    token: Option<Arc<str>>,
+    /// Greatest epoch that was seen: commands of an older one are rejected.
+    epoch: AtomicU64,
+    lease: watch::Sender<Lease>,
+    /// Number of times that the lease ended and processes were stopped.
+    fenced: watch::Sender<u64>,
+}
+
+/// Error of an agent.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum AgentError {
+    /// Settings contradict each other.
+    #[error(transparent)]
+    Settings(#[from] SettingsError),
+    /// The manager refuses this agent, and a retry would not help; contains the reason.
+    #[error("{0}")]
+    Refused(String),
+}
+
+impl Agent {
+    /// Begins to build the agent of `host` for a job. `launcher` starts the processes of this host.
+    pub fn builder(job: impl Into<String>, host: NodeId, launcher: impl Launcher + 'static) -> AgentBuilder {
+        AgentBuilder {
+            job: job.into(),
+            host,
+            launcher: Arc::new(launcher),
+            managers: Vec::new(),
+            labels: BTreeMap::new(),
+            settings: ClusterSettings::default(),
+            dialer: Arc::new(PlaintextDialer),
+            token: None,
+            on_lease_end: OnLeaseEnd::default(),
+        }
+    }
+
+    /// Serves the job's managers until `stop` is cancelled. Connects again whenever a connection is lost, to whichever manager
+    /// answers. The end of this call leaves the processes as they are: stop them, or detach the launcher.
+    ///
+    /// # Errors
+    /// Returns [`AgentError::Refused`] if a manager refuses this agent before it was ever admitted.
+    pub async fn run(&self, stop: CancellationToken) -> Result<(), AgentError> {
+        let enforce = async {
+            match self.on_lease_end {
+                OnLeaseEnd::Stop => lease::enforce(&self.shared).await,
+                OnLeaseEnd::Keep => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            biased;
+            () = stop.cancelled() => Ok(()),
+            () = enforce => Ok(()),
+            result = connection::serve_managers(&self.shared) => result,
+        }
+    }
+
+    /// Returns the number of times that the host's lease ended and its processes were stopped.
+    #[must_use]
+    pub fn fenced(&self) -> u64 {
+        *self.shared.fenced.borrow()
+    }
+}
+
+/// Returns an identifier of this agent: its process id, and its time since the machine's start.
+fn instance() -> Name {
+    static NUMBER: AtomicU64 = AtomicU64::new(0);
+    let number = NUMBER.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+    let since_start = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
+    Name::from(format!("{}-{}.{:09}-{number}", std::process::id(), since_start.tv_sec, since_start.tv_nsec))
+}

@@ -1,0 +1,90 @@
+//! Carries out the manager's calls on the agent's launcher.
+
+use crate::wire::proto::{Answer, Call, answer};
+use crate::wire::{BodyError, PrepareArguments, StopArguments, decode, encode, method};
+use bytes::Bytes;
+use serde::{Serialize, de::DeserializeOwned};
+use std::time::Duration;
+use taskd_runtime::launch::{LaunchError, Launcher};
+
+/// What the agent itself does for a call.
+pub(super) enum Special {
+    /// The manager hands the job over: the ranks are kept for this time.
+    Keep(Duration),
+}
+
+/// Carries out a call, and returns its answer. A method that the agent does not know gets an answer that states that.
+pub(super) async fn serve(launcher: &dyn Launcher, call: &Call) -> (Answer, Option<Special>) {
+    let mut special = None;
+    let result = match &*call.method {
+        method::START => match read(&call.arguments) {
+            Ok(batch) => value(launcher.start(&batch).await),
+            Err(error) => Err(error),
+        },
+        method::STOP => match read::<StopArguments>(&call.arguments) {
+            Ok(StopArguments { procs, grace }) => value(launcher.stop(&procs, grace).await),
+            Err(error) => Err(error),
+        },
+        method::LIST => value(launcher.list().await),
+        method::WATCH => match read(&call.arguments) {
+            Ok(from) => value(launcher.watch(from).await),
+            Err(error) => Err(error),
+        },
+        method::ACKNOWLEDGE => match read::<Vec<_>>(&call.arguments) {
+            Ok(exits) => value(launcher.acknowledge(&exits).await),
+            Err(error) => Err(error),
+        },
+        method::SEND_DIRECTIVES => match read(&call.arguments) {
+            Ok((id, batch)) => value(launcher.send_directives(id, &batch).await),
+            Err(error) => Err(error),
+        },
+        method::PREPARE => match read::<PrepareArguments>(&call.arguments) {
+            Ok(arguments) => value(launcher.prepare(&arguments.batch, &arguments.options()).await),
+            Err(error) => Err(error),
+        },
+        method::DETACH => read(&call.arguments).and_then(|keep| {
+            special = Some(Special::Keep(keep));
+            value(Ok(()))
+        }),
+        method::BEGIN_SHUTDOWN => read(&call.arguments).and_then(|grace| {
+            launcher.begin_shutdown(grace);
+            value(Ok(()))
+        }),
+        unknown => {
+            let result = Some(answer::Result::UnknownMethod(unknown.to_owned()));
+            return (Answer { call: call.id, result }, None);
+        }
+    };
+    (answer(call, result), special)
+}
+
+/// Returns the answer to a call of an epoch that is over.
+pub(super) fn superseded(call: &Call, epoch: u64) -> Answer {
+    let text = format!("epoch {} is over: this host obeys the manager of epoch {epoch}", call.epoch);
+    answer(call, Err(LaunchError::Superseded(text)))
+}
+
+/// Returns the answer to a call for which the agent has no room.
+pub(super) fn too_many(call: &Call) -> Answer {
+    answer(call, Err(LaunchError::Unreachable("the agent carries out as many calls as it can: try again".into())))
+}
+
+fn answer(call: &Call, result: Result<Bytes, LaunchError>) -> Answer {
+    let result = match result {
+        Ok(value) => answer::Result::Value(value),
+        Err(error) => answer::Result::Error(encode(&error).unwrap_or_default()),
+    };
+    Answer { call: call.id, result: Some(result) }
+}
+
+fn read<T: DeserializeOwned>(arguments: &[u8]) -> Result<T, LaunchError> {
+    decode(arguments).map_err(|error| refused("the manager's call cannot be read", &error))
+}
+
+fn value<T: Serialize>(result: Result<T, LaunchError>) -> Result<Bytes, LaunchError> {
+    encode(&result?).map_err(|error| refused("the agent's answer cannot be sent", &error))
+}
+
+fn refused(what: &str, why: &BodyError) -> LaunchError {
+    LaunchError::Refused(format!("{what}: {why}"))
+}

@@ -1,0 +1,342 @@
+//! The manager of a job: admits agents, grants leases to their hosts, and offers the launchers of all hosts as one.
+//!
+//! It decides nothing about ranks: the runtime that holds its [`ClusterLauncher`] does.
+
+mod host;
+mod launcher;
+mod remote;
+mod service;
+mod watchdog;
+mod world;
+
+pub use launcher::ClusterLauncher;
+pub use service::ManagerService;
+
+use crate::consensus::{Candidate, Consensus, ConsensusError, Epoch};
+use crate::session::Outgoing;
+use crate::settings::{ClusterSettings, SettingsError};
+use crate::wire::proto::{ToAgent, Welcome, to_agent};
+use crate::wire::{VERSION, VERSION_MIN, common_version};
+use host::{Host, Session, Sight};
+use remote::RemoteLauncher;
+use service::Greeting;
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use taskd_runtime::job::NodeId;
+use taskd_runtime::launch::{LaunchError, MultiHostLauncher};
+use tokio::sync::mpsc::UnboundedSender;
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+use tokio::time::{Instant, MissedTickBehavior, interval, timeout_at};
+use tonic::Status;
+use world::{Committed, WorldRecord};
+
+/// Maximum number of hosts of a job.
+const HOSTS_MAX: usize = 100_000;
+
+/// The manager of a job during one epoch. When it is dropped, its sessions end; the processes of all hosts continue.
+#[derive(Debug)]
+pub struct Manager {
+    inner: Arc<Inner>,
+    service: ManagerService,
+    _tasks: JoinSet<()>,
+}
+
+/// What the tasks of a manager share.
+struct Inner {
+    job: String,
+    epoch: Epoch,
+    settings: ClusterSettings,
+    consensus: Arc<dyn Consensus>,
+    fleet: MultiHostLauncher,
+    committed: tokio::sync::Mutex<Committed>,
+    hosts: Mutex<BTreeMap<NodeId, Arc<Host>>>,
+    /// Number of hosts that the launcher lists.
+    listed: watch::Sender<usize>,
+    /// Moment at which the epoch was last known to be in force.
+    anchor: watch::Sender<Option<Instant>>,
+    /// Reason why the epoch is over, once it is.
+    over: watch::Sender<Option<String>>,
+    sessions: AtomicU64,
+}
+
+impl fmt::Debug for Inner {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Manager").field("job", &self.job).field("epoch", &self.epoch).finish_non_exhaustive()
+    }
+}
+
+/// Error of a manager that could not begin.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum ManagerError {
+    /// Settings contradict each other.
+    #[error(transparent)]
+    Settings(#[from] SettingsError),
+    /// The consensus engine failed.
+    #[error(transparent)]
+    Consensus(#[from] ConsensusError),
+    /// The record of an earlier manager cannot be read; contains the reason.
+    #[error("{0}")]
+    Record(String),
+}
+
+impl Manager {
+    /// Waits until this process is the manager of `job`, and then serves agents at `service`.
+    ///
+    /// # Errors
+    /// Returns [`ManagerError`] if settings contradict each other, the engine refuses the candidate, or the record of an earlier
+    /// manager cannot be read.
+    pub async fn campaign(
+        job: impl Into<String>,
+        candidate: &Candidate,
+        consensus: Arc<dyn Consensus>,
+        service: &ManagerService,
+        settings: ClusterSettings,
+    ) -> Result<Manager, ManagerError> {
+        settings.check()?;
+        let epoch = consensus.campaign(candidate).await?;
+        let anchor = Instant::now();
+        let record = consensus.read().await?;
+        let world = WorldRecord::read(&record.value).map_err(ManagerError::Record)?;
+        let inner = Arc::new(Inner {
+            job: job.into(),
+            epoch,
+            settings,
+            consensus,
+            fleet: MultiHostLauncher::default(),
+            committed: tokio::sync::Mutex::new(Committed { version: record.version, world }),
+            hosts: Mutex::default(),
+            listed: watch::Sender::new(0),
+            anchor: watch::Sender::new(Some(anchor)),
+            over: watch::Sender::new(None),
+            sessions: AtomicU64::new(0),
+        });
+        let mut tasks = JoinSet::new();
+        tasks.spawn(confirm(Arc::clone(&inner)));
+        service.take_office(Arc::clone(&inner));
+        Ok(Manager { inner, service: service.clone(), _tasks: tasks })
+    }
+
+    /// Returns the manager's epoch.
+    #[must_use]
+    pub fn epoch(&self) -> Epoch {
+        self.inner.epoch
+    }
+
+    /// Returns the launcher of all hosts.
+    #[must_use]
+    pub fn launcher(&self) -> ClusterLauncher {
+        ClusterLauncher { inner: Arc::clone(&self.inner) }
+    }
+
+    /// Waits until at least `hosts` hosts are listed, at most until `deadline`. Returns their number.
+    pub async fn wait_for_hosts(&self, hosts: usize, deadline: Instant) -> usize {
+        let mut listed = self.inner.listed.subscribe();
+        let _ = timeout_at(deadline, listed.wait_for(|listed| *listed >= hosts)).await;
+        *listed.borrow()
+    }
+
+    /// Returns the hosts with their labels and the addresses from which their agents have connected.
+    #[must_use]
+    pub fn hosts(&self) -> Vec<(NodeId, String, BTreeMap<String, String>)> {
+        let hosts = self.inner.lock();
+        hosts.values().map(|host| (host.name.clone(), host.peer(), host.labels())).collect()
+    }
+
+    /// Waits until the epoch of this manager is over. Returns the reason, in one sentence.
+    pub async fn over(&self) -> String {
+        self.inner.over().await.to_string()
+    }
+
+    /// Ends the epoch, so that another candidate becomes the manager at once.
+    ///
+    /// # Errors
+    /// Returns [`ConsensusError`] if no majority answers: the epoch then ends by itself.
+    pub async fn resign(self) -> Result<(), ConsensusError> {
+        self.inner.consensus.resign(self.inner.epoch).await
+    }
+}
+
+impl Drop for Manager {
+    fn drop(&mut self) {
+        self.service.leave_office(&self.inner);
+        self.inner.end("this manager has ended");
+    }
+}
+
+/// Confirms the epoch again and again: each confirmation is the anchor of the leases that follow.
+async fn confirm(manager: Arc<Inner>) {
+    let mut ticks = interval(manager.settings.lease_interval);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        ticks.tick().await;
+        let anchor = Instant::now();
+        match manager.consensus.confirm(manager.epoch).await {
+            Ok(()) => _ = manager.anchor.send_replace(Some(anchor)),
+            Err(error @ ConsensusError::Superseded { .. }) => return manager.end(&error.to_string()),
+            Err(error) => tracing::warn!(%error, "the manager is not confirmed: it makes no decision meanwhile"),
+        }
+    }
+}
+
+impl Inner {
+    /// Returns an error if the epoch of this manager is over.
+    fn in_office(&self) -> Result<(), LaunchError> {
+        self.over.borrow().clone().map_or(Ok(()), |why| Err(LaunchError::Superseded(why)))
+    }
+
+    /// Waits until the epoch is over, and returns the error of every call after that.
+    fn over(&self) -> impl Future<Output = LaunchError> + Send + use<> {
+        let mut over = self.over.subscribe();
+        async move {
+            let why = match over.wait_for(Option::is_some).await {
+                Ok(why) => why.clone().unwrap_or_default(),
+                Err(_) => "this manager has ended".into(),
+            };
+            LaunchError::Superseded(why)
+        }
+    }
+
+    fn anchor(&self) -> Option<Instant> {
+        *self.anchor.borrow()
+    }
+
+    /// Ends this manager: its calls fail, and its agents look for another one.
+    fn end(&self, why: &str) {
+        self.over.send_if_modified(|over| {
+            let first = over.is_none();
+            over.get_or_insert_with(|| why.to_owned());
+            first
+        });
+        self.anchor.send_replace(None);
+        let hosts = std::mem::take(&mut *self.lock());
+        hosts.values().for_each(|host| host.session().calls.end(why));
+    }
+
+    /// Admits an agent: continues its session, or begins one. Returns its host, its session and the number of its connection.
+    fn admit(
+        self: &Arc<Self>,
+        greeting: Greeting,
+        sender: UnboundedSender<Outgoing>,
+    ) -> Result<(Arc<Host>, Arc<Session>, u64), Status> {
+        let Greeting { hello, host: name, introduction } = greeting;
+        let version = common_version(hello.version_min, hello.version_max).ok_or_else(|| {
+            Status::invalid_argument(format!(
+                "the agent speaks versions {} to {} of the protocol, and this manager {VERSION_MIN} to {VERSION}: install \
+                 the same release of taskd on both",
+                hello.version_min, hello.version_max
+            ))
+        })?;
+        if hello.job != self.job {
+            let text = format!("this is the manager of job {}, and the agent belongs to job {}", self.job, hello.job);
+            return Err(Status::permission_denied(text));
+        }
+        if hello.epoch > self.epoch.0 {
+            let text = format!("epoch {} is over: the agent has seen epoch {}", self.epoch, hello.epoch);
+            self.end(&text);
+            return Err(Status::aborted(text));
+        }
+        if let Some(why) = &*self.over.borrow() {
+            return Err(Status::unavailable(why.clone()));
+        }
+        let mut hosts = self.lock();
+        let known = hosts.get(&name).cloned();
+        let continued = known
+            .as_ref()
+            .map(|host| host.session())
+            .filter(|session| session.instance == hello.instance && session.id == hello.session);
+        if let Some((host, session)) = known.clone().zip(continued) {
+            drop(hosts);
+            let connection = welcome(self, version, &session, &sender, hello.received)?;
+            host.hear(Instant::now());
+            return Ok((host, session, connection));
+        }
+        if let Some(other) = known.as_ref().filter(|host| host.session().instance != hello.instance)
+            && *other.sight.borrow() == Sight::Seen
+            && other.session().link.is_attached()
+        {
+            return Err(Status::invalid_argument(format!(
+                "an agent of {name} is connected already, from {}: give this host another name",
+                other.peer()
+            )));
+        }
+        if known.is_none() && hosts.len() >= HOSTS_MAX {
+            return Err(Status::resource_exhausted(format!("the job has {HOSTS_MAX} hosts, which is the limit")));
+        }
+        let id = self.sessions.fetch_add(1, Ordering::Relaxed) + 1;
+        let session = Session::new(id, hello.instance.clone(), self.epoch.0);
+        let connection = welcome(self, version, &session, &sender, 0)?;
+        let host = match known {
+            Some(host) => {
+                host.replace(Arc::clone(&session), introduction);
+                host.hear(Instant::now());
+                host
+            }
+            None => {
+                let host = Arc::new(Host::new(name.clone(), Arc::clone(&session), introduction, Instant::now()));
+                hosts.insert(name, Arc::clone(&host));
+                tokio::spawn(introduce(Arc::clone(self), Arc::clone(&host)));
+                host
+            }
+        };
+        Ok((host, session, connection))
+    }
+
+    /// Removes a host that is silent and whose lease is over.
+    fn lose(&self, host: &Arc<Host>, why: &str) {
+        tracing::error!(host = %host.name, peer = %host.peer(), %why, "a host is lost");
+        host.sight.send_replace(Sight::Left);
+        self.lock().remove(&host.name);
+        host.session().calls.end(why);
+        self.fleet.remove(&host.name, why);
+        self.listed.send_modify(|listed| *listed = listed.saturating_sub(1));
+    }
+
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<NodeId, Arc<Host>>> {
+        self.hosts.lock().unwrap_or_else(PoisonError::into_inner) // no foreign code runs while it is locked
+    }
+}
+
+/// Sends the Welcome of a session, then the frames that the agent does not have. Returns the number of the connection.
+fn welcome(
+    manager: &Inner,
+    version: u32,
+    session: &Session,
+    sender: &UnboundedSender<Outgoing>,
+    received: u64,
+) -> Result<u64, Status> {
+    let millis = |time: std::time::Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
+    let welcome = Welcome {
+        version,
+        epoch: manager.epoch.0,
+        session: session.id,
+        received: session.link.taken(),
+        lease_interval_ms: millis(manager.settings.lease_interval),
+        lease_ms: millis(manager.settings.lease),
+    };
+    let _ = sender.send(Ok(ToAgent { message: Some(to_agent::Message::Welcome(welcome)) }));
+    session.link.attach(sender.clone(), received).map_err(|end| {
+        session.calls.end(&end.0);
+        Status::aborted(end.0)
+    })
+}
+
+/// Adds the launcher of a new host to the fleet, and watches the host.
+async fn introduce(manager: Arc<Inner>, host: Arc<Host>) {
+    let launcher = RemoteLauncher { host: Arc::clone(&host), manager: Arc::clone(&manager) };
+    if let Err(error) = manager.fleet.add(launcher).await {
+        tracing::warn!(host = %host.name, %error, "the processes of a host cannot be listed: it is not admitted");
+        manager.lock().remove(&host.name);
+        return host.session().calls.end(&format!("the processes of this host cannot be listed: {error}"));
+    }
+    manager.listed.send_modify(|listed| *listed += 1);
+    let over = manager.over();
+    tokio::select! {
+        biased;
+        _ = over => {}
+        () = watchdog::watch(manager, host) => {}
+    }
+}

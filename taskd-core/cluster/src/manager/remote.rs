@@ -1,0 +1,111 @@
+//! The launcher of one host, called over the wire.
+
+use super::Inner;
+use super::host::{Host, Sight};
+use crate::session::CallError;
+use crate::wire::{PrepareArguments, StopArguments, decode, encode, method};
+use async_trait::async_trait;
+use serde::{Serialize, de::DeserializeOwned};
+use std::fmt::Display;
+use std::sync::Arc;
+use std::time::Duration;
+use taskd_runtime::job::{CommandId, ProcId};
+use taskd_runtime::launch::{
+    Change, DirectiveBatch, LaunchError, Launcher, LauncherInfo, Listing, PrepareOptions, Revision, StartBatch,
+};
+
+/// Calls the launcher of a host's agent. While the host is out of sight every call fails at once.
+pub(super) struct RemoteLauncher {
+    pub(super) host: Arc<Host>,
+    pub(super) manager: Arc<Inner>,
+}
+
+impl RemoteLauncher {
+    /// Calls a method of the agent's launcher.
+    async fn call<T: DeserializeOwned>(
+        &self,
+        method: &'static str,
+        arguments: &(impl Serialize + Sync),
+        cancellable: bool,
+    ) -> Result<T, LaunchError> {
+        self.manager.in_office()?;
+        match *self.host.sight.borrow() {
+            Sight::Seen => {}
+            Sight::OutOfSight => return Err(LaunchError::Unreachable(format!("{} is out of sight", self.host.name))),
+            Sight::Left => return Err(LaunchError::Unreachable(format!("{} has left", self.host.name))),
+        }
+        let arguments = encode(arguments).map_err(|error| refused(&format!("{method} cannot be sent"), &error))?;
+        let answer = self.host.session().calls.call(method, arguments, cancellable).await;
+        self.manager.in_office()?;
+        let value = answer.map_err(|error| self.error(error))?;
+        decode(&value).map_err(|error| refused(&format!("the answer to {method} cannot be read"), &error))
+    }
+
+    fn error(&self, error: CallError) -> LaunchError {
+        match error {
+            CallError::Ended(why) => LaunchError::Unreachable(format!("{}: {why}", self.host.name)),
+            CallError::UnknownMethod(_) => LaunchError::Refused(format!("{}: {error}", self.host.name)),
+            CallError::Failed(error) => {
+                decode(&error).unwrap_or_else(|error| refused("the agent's error cannot be read", &error))
+            }
+        }
+    }
+}
+
+fn refused(what: &str, why: &dyn Display) -> LaunchError {
+    LaunchError::Refused(format!("{what}: {why}"))
+}
+
+#[async_trait]
+impl Launcher for RemoteLauncher {
+    fn info(&self) -> LauncherInfo {
+        self.host.info().with_detach() // the agent keeps its processes, whatever its launcher can do
+    }
+
+    async fn start(&self, batch: &StartBatch) -> Result<(), LaunchError> {
+        self.call(method::START, batch, false).await
+    }
+
+    async fn stop(&self, procs: &[ProcId], grace: Duration) -> Result<(), LaunchError> {
+        self.call(method::STOP, &StopArguments { procs: procs.to_vec(), grace }, false).await
+    }
+
+    async fn list(&self) -> Result<Listing, LaunchError> {
+        self.call(method::LIST, &(), true).await
+    }
+
+    async fn watch(&self, from: Revision) -> Result<(Vec<Change>, Revision), LaunchError> {
+        let mut sight = self.host.sight.subscribe();
+        tokio::select! {
+            biased;
+            answer = self.call(method::WATCH, &from, true) => answer,
+            _ = sight.wait_for(|sight| *sight != Sight::Seen) => {
+                Err(LaunchError::Unreachable(format!("{} is out of sight", self.host.name)))
+            }
+        }
+    }
+
+    async fn acknowledge(&self, exits: &[ProcId]) -> Result<(), LaunchError> {
+        self.call(method::ACKNOWLEDGE, &exits, false).await
+    }
+
+    async fn send_directives(&self, id: CommandId, batch: &DirectiveBatch) -> Result<(), LaunchError> {
+        self.call(method::SEND_DIRECTIVES, &(id, batch), false).await
+    }
+
+    async fn prepare(&self, batch: &StartBatch, options: &PrepareOptions) -> Result<(), LaunchError> {
+        self.call(method::PREPARE, &PrepareArguments::new(batch.clone(), options), false).await
+    }
+
+    async fn detach(&self, keep: Duration) -> Result<(), LaunchError> {
+        self.call(method::DETACH, &keep, false).await
+    }
+
+    fn begin_shutdown(&self, grace: Duration) {
+        if self.manager.in_office().is_ok()
+            && let Ok(arguments) = encode(&grace)
+        {
+            self.host.session().calls.post(method::BEGIN_SHUTDOWN, arguments);
+        }
+    }
+}

@@ -1,0 +1,200 @@
+//! The gRPC service at which agents open their sessions.
+
+use super::Inner;
+use super::host::{Introduction, Session};
+use crate::session::{LinkEnd, Outgoing};
+use crate::settings::ClusterSettings;
+use crate::wire::proto::manager_server::{self, ManagerServer};
+use crate::wire::proto::{Hello, LeaseGrant, ToAgent, ToManager, frame::Body, to_agent, to_manager};
+use crate::wire::{BODY_BYTES_MAX, MANAGER_METADATA, MESSAGE_BYTES_MORE};
+use futures::StreamExt;
+use futures::stream::BoxStream;
+use std::sync::Arc;
+use std::time::Duration;
+use taskd_runtime::job::{Name, NodeId};
+use tokio::sync::{mpsc, watch};
+use tokio::time::{Instant, timeout};
+use tokio_stream::wrappers::UnboundedReceiverStream;
+use tonic::metadata::MetadataValue;
+use tonic::{Request, Response, Status, Streaming};
+
+/// Longest name of a job or a host, in bytes.
+const NAME_BYTES_MAX: usize = 253;
+/// Maximum number of a host's labels.
+const LABELS_MAX: usize = 256;
+
+/// The service of a process that is the manager, or may become it. While it is not, it refers agents to the manager.
+#[derive(Clone, Debug)]
+pub struct ManagerService {
+    office: Arc<watch::Sender<Office>>,
+    hello_within: Duration,
+}
+
+/// Whether the process is the manager.
+#[derive(Clone, Debug)]
+pub(super) enum Office {
+    Manager(Arc<Inner>),
+    /// Another process is; its address, if it is known.
+    Elsewhere(Option<String>),
+}
+
+impl ManagerService {
+    /// Creates the service of a process that is not the manager yet.
+    #[must_use]
+    pub fn new(settings: &ClusterSettings) -> ManagerService {
+        let office = Arc::new(watch::Sender::new(Office::Elsewhere(None)));
+        ManagerService { office, hello_within: settings.hello_within }
+    }
+
+    /// Refers agents to the manager at this address, from now on.
+    pub fn refer_to(&self, manager: Option<String>) {
+        self.office.send_replace(Office::Elsewhere(manager));
+    }
+
+    pub(super) fn take_office(&self, manager: Arc<Inner>) {
+        self.office.send_replace(Office::Manager(manager));
+    }
+
+    /// Refers agents elsewhere if `manager` is in office here.
+    pub(super) fn leave_office(&self, manager: &Arc<Inner>) {
+        self.office.send_if_modified(|office| match office {
+            Office::Manager(known) if Arc::ptr_eq(known, manager) => {
+                *office = Office::Elsewhere(None);
+                true
+            }
+            _ => false,
+        });
+    }
+
+    /// Returns the service for a server of tonic.
+    #[must_use]
+    pub fn into_server(self) -> ManagerServer<impl manager_server::Manager> {
+        let limit = BODY_BYTES_MAX + MESSAGE_BYTES_MORE;
+        ManagerServer::new(self).max_decoding_message_size(limit).max_encoding_message_size(limit)
+    }
+
+    fn manager(&self) -> Result<Arc<Inner>, Status> {
+        let address = match &*self.office.borrow() {
+            Office::Manager(manager) => return Ok(Arc::clone(manager)),
+            Office::Elsewhere(address) => address.clone(),
+        };
+        let mut status = match &address {
+            Some(address) => Status::failed_precondition(format!("the manager is at {address}")),
+            None => Status::unavailable("the job has no manager now: the candidates elect one"),
+        };
+        if let Some(value) = address.and_then(|address| MetadataValue::try_from(address).ok()) {
+            status.metadata_mut().insert(MANAGER_METADATA, value);
+        }
+        Err(status)
+    }
+}
+
+#[async_trait::async_trait]
+impl manager_server::Manager for ManagerService {
+    type SessionStream = BoxStream<'static, Outgoing>;
+
+    async fn session(&self, request: Request<Streaming<ToManager>>) -> Result<Response<Self::SessionStream>, Status> {
+        let manager = self.manager()?;
+        let peer = request.remote_addr().map_or_else(|| "an unknown address".into(), |address| address.to_string());
+        let mut incoming = request.into_inner();
+        let late = |_| Status::deadline_exceeded("no Hello came in time");
+        let first = timeout(self.hello_within, incoming.message()).await.map_err(late)??;
+        let Some(ToManager { message: Some(to_manager::Message::Hello(hello)) }) = first else {
+            return Err(Status::invalid_argument("the first message of a session is a Hello"));
+        };
+        let (sender, receiver) = mpsc::unbounded_channel();
+        let (host, session, connection) = manager.admit(read(hello, peer)?, sender.clone())?;
+        let reader = Reader { manager, host, session, connection, sender };
+        tokio::spawn(reader.run(incoming));
+        Ok(Response::new(UnboundedReceiverStream::new(receiver).boxed()))
+    }
+}
+
+/// A Hello that was checked.
+pub(super) struct Greeting {
+    pub(super) hello: Hello,
+    pub(super) host: NodeId,
+    pub(super) introduction: Introduction,
+}
+
+fn read(hello: Hello, peer: String) -> Result<Greeting, Status> {
+    let invalid = |text: String| Err(Status::invalid_argument(text));
+    for (what, name) in [("host", &hello.host), ("job", &hello.job), ("instance", &hello.instance)] {
+        let is_plain = name.chars().all(|c| c.is_ascii_graphic());
+        if name.is_empty() || name.len() > NAME_BYTES_MAX || !is_plain {
+            return invalid(format!(
+                "the agent's {what} name {:?} must have 1 to {NAME_BYTES_MAX} bytes of visible ASCII",
+                name.chars().take(NAME_BYTES_MAX).collect::<String>()
+            ));
+        }
+    }
+    if hello.labels.len() > LABELS_MAX {
+        return invalid(format!("the host has {} labels, and {LABELS_MAX} are the limit", hello.labels.len()));
+    }
+    let info = match crate::wire::decode(&hello.launcher) {
+        Ok(info) => info,
+        Err(error) => return invalid(format!("the description of the agent's launcher cannot be read: {error}")),
+    };
+    let labels = hello.labels.clone().into_iter().collect();
+    let host = NodeId(Name::from(hello.host.clone()));
+    Ok(Greeting { hello, host, introduction: Introduction { info, labels, peer } })
+}
+
+/// Reads the messages of one connection.
+struct Reader {
+    manager: Arc<Inner>,
+    host: Arc<super::host::Host>,
+    session: Arc<Session>,
+    connection: u64,
+    sender: mpsc::UnboundedSender<Outgoing>,
+}
+
+impl Reader {
+    async fn run(self, mut incoming: Streaming<ToManager>) {
+        let ended = loop {
+            let message = tokio::select! {
+                biased;
+                () = self.sender.closed() => break None,
+                message = incoming.message() => message,
+            };
+            let Ok(Some(ToManager { message })) = message else { break None };
+            let now = Instant::now();
+            self.host.hear(now);
+            let handled = match message {
+                Some(to_manager::Message::Frame(frame)) => self.session.link.take(frame).map(|body| {
+                    if let Some(Body::Answer(answer)) = body {
+                        self.session.calls.answered(answer);
+                    }
+                }),
+                Some(to_manager::Message::Lease(request)) => {
+                    self.grant(request.sent, now);
+                    self.session.link.confirm(request.received)
+                }
+                Some(to_manager::Message::Hello(_)) => Err(LinkEnd("the agent sent a second Hello".into())),
+                None => Ok(()), // a message of a later version
+            };
+            if let Err(end) = handled {
+                break Some(end);
+            }
+        };
+        if let Some(end) = ended {
+            tracing::warn!(host = %self.host.name, why = %end, "the session of an agent is broken: it opens another one");
+            self.session.calls.end(&end.0);
+        }
+        self.session.link.detach(self.connection);
+    }
+
+    /// Answers a request for a lease. The agent computes its end from the age of the anchor.
+    fn grant(&self, sent: u64, now: Instant) {
+        let Some(anchor) = self.manager.anchor() else { return };
+        let age = now.saturating_duration_since(anchor);
+        self.host.grant(anchor);
+        let grant = LeaseGrant {
+            sent,
+            epoch: self.manager.epoch.0,
+            anchor_age_nanos: u64::try_from(age.as_nanos()).unwrap_or(u64::MAX),
+            received: self.session.link.taken(),
+        };
+        let _ = self.sender.send(Ok(ToAgent { message: Some(to_agent::Message::Lease(grant)) }));
+    }
+}

@@ -1,0 +1,37 @@
+//! Watches the signs of life of one host: it is out of sight when it is silent, and has left when its lease is over.
+
+use super::Inner;
+use super::host::{Host, Sight};
+use std::sync::Arc;
+use tokio::time::{Instant, sleep_until};
+
+/// Watches a host until it has left.
+pub(super) async fn watch(manager: Arc<Inner>, host: Arc<Host>) {
+    let mut heard = host.heard.subscribe();
+    loop {
+        let last = *heard.borrow_and_update();
+        sleep_until(last + manager.settings.silent_after).await;
+        if *heard.borrow_and_update() > last {
+            continue;
+        }
+        host.sight.send_replace(Sight::OutOfSight);
+        tracing::warn!(host = %host.name, peer = %host.peer(), "a host is out of sight: its processes are left as they are");
+        let lost_at = host.granted() + manager.settings.replace_after();
+        tokio::select! {
+            biased;
+            changed = heard.changed() => match changed {
+                Ok(()) => _ = host.sight.send_replace(Sight::Seen),
+                Err(_) => return,
+            },
+            () = sleep_until(lost_at.max(Instant::now())) => {
+                let silent = manager.settings.replace_after();
+                let why = format!(
+                    "{} has given no sign of life for {:.1} s, so its lease ended and it has stopped its processes",
+                    host.name,
+                    last.elapsed().max(silent).as_secs_f64()
+                );
+                return manager.lose(&host, &why);
+            }
+        }
+    }
+}

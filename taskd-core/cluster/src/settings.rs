@@ -1,0 +1,134 @@
+//! Times of leases and connections, and the relations that must hold between them.
+
+use std::time::Duration;
+
+/// Times that agents and managers of one job share. The manager sends them to its agents.
+///
+/// An agent requests a *lease* from its manager at every [`lease_interval`](Self::lease_interval). A grant is valid for
+/// [`lease`](Self::lease) from its *anchor*: the moment at which the consensus engine last confirmed the manager. When the
+/// lease of a host ends, the host stops its ranks within [`stop_within`](Self::stop_within). So a manager starts
+/// replacements of a host [`replace_after`](Self::replace_after) its last grant, and a new manager that long after its
+/// election: at no time do two worlds train.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ClusterSettings {
+    /// Time between an agent's requests for a lease.
+    pub lease_interval: Duration,
+    /// Time without a sign of life after which a host is out of sight, and an agent connects again.
+    pub silent_after: Duration,
+    /// Time for which a grant is valid after its anchor.
+    pub lease: Duration,
+    /// Time within which a host stops its ranks after the end of its lease: SIGKILL, and the exits of the processes.
+    pub stop_within: Duration,
+    /// Greatest difference of the rates of two hosts' clocks, in millionths.
+    pub clock_rate_ppm: u32,
+    /// Time within which a connection must be open.
+    pub connect_within: Duration,
+    /// Time within which a session must begin over an open connection.
+    pub hello_within: Duration,
+}
+
+impl Default for ClusterSettings {
+    /// Returns 150 ms, 500 ms, 1.7 s, 200 ms, 1,000 ppm, 1 s and 2 s, in the order of the fields.
+    fn default() -> ClusterSettings {
+        ClusterSettings {
+            lease_interval: Duration::from_millis(150),
+            silent_after: Duration::from_millis(500),
+            lease: Duration::from_millis(1700),
+            stop_within: Duration::from_millis(200),
+            clock_rate_ppm: 1000,
+            connect_within: Duration::from_secs(1),
+            hello_within: Duration::from_secs(2),
+        }
+    }
+}
+
+/// Two settings that contradict each other.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct SettingsError(String);
+
+impl ClusterSettings {
+    /// Sets the time for which a grant is valid after its anchor.
+    #[must_use]
+    pub fn with_lease(mut self, lease: Duration) -> ClusterSettings {
+        self.lease = lease;
+        self
+    }
+
+    /// Sets the time between an agent's requests for a lease.
+    #[must_use]
+    pub fn with_lease_interval(mut self, lease_interval: Duration) -> ClusterSettings {
+        self.lease_interval = lease_interval;
+        self
+    }
+
+    /// Sets the time without a sign of life after which a host is out of sight.
+    #[must_use]
+    pub fn with_silent_after(mut self, silent_after: Duration) -> ClusterSettings {
+        self.silent_after = silent_after;
+        self
+    }
+
+    /// Sets the time within which a host stops its ranks after the end of its lease.
+    #[must_use]
+    pub fn with_stop_within(mut self, stop_within: Duration) -> ClusterSettings {
+        self.stop_within = stop_within;
+        self
+    }
+
+    /// Returns the time after the anchor of a host's last grant from which no process of the host runs any more: the lease by
+    /// the slowest clock, and the time to stop.
+    #[must_use]
+    pub fn replace_after(&self) -> Duration {
+        let drift = self.lease.saturating_mul(self.clock_rate_ppm) / 1_000_000;
+        self.lease + drift + self.stop_within
+    }
+
+    /// Checks the relations between the settings.
+    ///
+    /// # Errors
+    /// Returns [`SettingsError`] if one does not hold; it names the settings and their values.
+    pub fn check(&self) -> Result<(), SettingsError> {
+        let wrong = |text: String| Err(SettingsError(text));
+        let ClusterSettings { lease_interval, silent_after, lease, .. } = *self;
+        if lease_interval.is_zero() || self.connect_within.is_zero() || self.hello_within.is_zero() {
+            return wrong("lease_interval, connect_within and hello_within must be greater than 0".into());
+        }
+        if silent_after < lease_interval * 3 {
+            return wrong(format!(
+                "silent_after ({silent_after:?}) must be at least three times lease_interval ({lease_interval:?}): one late \
+                 message is no lost host"
+            ));
+        }
+        if lease < silent_after + lease_interval * 2 {
+            return wrong(format!(
+                "lease ({lease:?}) must be at least silent_after ({silent_after:?}) and twice lease_interval \
+                 ({lease_interval:?}): a host that connects again must keep its ranks"
+            ));
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_default_settings_agree() {
+        let settings = ClusterSettings::default();
+        assert_eq!(settings.check(), Ok(()));
+        assert_eq!(settings.replace_after(), Duration::from_micros(1_901_700));
+    }
+
+    #[test]
+    fn contradictions_name_both_settings() {
+        let ms = Duration::from_millis;
+        let short = ClusterSettings::default().with_lease(ms(600)).check().expect_err("too short");
+        assert!(short.to_string().contains("lease (600ms)"), "{short}");
+        let nervous = ClusterSettings::default().with_silent_after(ms(200)).check().expect_err("too short");
+        assert!(nervous.to_string().contains("silent_after (200ms)"), "{nervous}");
+        assert!(ClusterSettings::default().with_lease_interval(ms(0)).check().is_err());
+    }
+}

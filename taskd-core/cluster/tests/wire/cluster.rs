@@ -1,0 +1,158 @@
+//! A manager and agents of one job in this process, connected over loopback through proxies that can cut connections.
+
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+use taskd_cluster::consensus::{Candidate, Consensus, Epoch, Single};
+use taskd_cluster::{Agent, ClusterLauncher, ClusterSettings, Manager, ManagerService};
+use taskd_runtime::job::NodeId;
+use taskd_runtime::launch::Launcher;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+use tokio::time::Instant;
+use tokio_stream::wrappers::TcpListenerStream;
+use tokio_util::sync::CancellationToken;
+
+/// Time within which hosts register, on a machine that is busy with other tests.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
+
+/// A job with one process that can be manager, over and over again.
+pub(crate) struct Cluster {
+    pub(crate) service: ManagerService,
+    pub(crate) consensus: Single,
+    pub(crate) settings: ClusterSettings,
+    pub(crate) address: SocketAddr,
+    last: Mutex<Option<Epoch>>,
+    _server: JoinSet<()>,
+}
+
+impl Cluster {
+    pub(crate) async fn new(settings: ClusterSettings) -> Cluster {
+        let service = ManagerService::new(&settings);
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+        let address = listener.local_addr().expect("bound");
+        let router = tonic::transport::Server::builder().add_service(service.clone().into_server());
+        let mut server = JoinSet::new();
+        server.spawn(async move {
+            router.serve_with_incoming(TcpListenerStream::new(listener)).await.expect("it serves");
+        });
+        Cluster { service, consensus: Single::default(), settings, address, last: Mutex::new(None), _server: server }
+    }
+
+    /// Makes a new manager, after the epoch of the last one was ended. Returns when `hosts` hosts are listed.
+    pub(crate) async fn manager(&self, hosts: usize) -> Manager {
+        let last = self.last.lock().expect("no panic").take();
+        if let Some(epoch) = last {
+            self.consensus.resign(epoch).await.expect("it is in memory");
+        }
+        let candidate = Candidate::new(NodeId("manager".into()), "1", self.address.to_string());
+        let consensus: Arc<dyn Consensus> = Arc::new(self.consensus.clone());
+        let manager = Manager::campaign("job", &candidate, consensus, &self.service, self.settings).await;
+        let manager = manager.expect("no other candidate");
+        *self.last.lock().expect("no panic") = Some(manager.epoch());
+        assert_eq!(manager.wait_for_hosts(hosts, Instant::now() + PATIENCE).await, hosts, "the hosts register");
+        manager
+    }
+}
+
+/// Runs an agent until the result is dropped.
+pub(crate) fn agent(
+    cluster: &Cluster,
+    host: &str,
+    launcher: impl Launcher + 'static,
+    through: Option<&Proxy>,
+) -> RunningAgent {
+    let address = through.map_or(cluster.address, |proxy| proxy.address);
+    let agent = Agent::builder("job", NodeId(host.to_owned().into()), launcher).manager(address.to_string());
+    let agent = Arc::new(agent.settings(cluster.settings).build().expect("complete"));
+    let mut task = JoinSet::new();
+    let runs = Arc::clone(&agent);
+    task.spawn(async move { runs.run(CancellationToken::new()).await.expect("it is admitted") });
+    RunningAgent { agent, _task: task }
+}
+
+pub(crate) struct RunningAgent {
+    pub(crate) agent: Arc<Agent>,
+    _task: JoinSet<()>,
+}
+
+/// A launcher together with the manager that it belongs to.
+pub(crate) struct Owner {
+    pub(crate) launcher: ClusterLauncher,
+    _manager: Manager,
+}
+
+impl Owner {
+    pub(crate) fn new(manager: Manager) -> Owner {
+        Owner { launcher: manager.launcher(), _manager: manager }
+    }
+}
+
+#[async_trait::async_trait]
+impl Launcher for Owner {
+    taskd_runtime::delegate!(Launcher to |this| this.launcher);
+}
+
+/// Forwards connections, and cuts them: on request, or each after a number of bytes.
+pub(crate) struct Proxy {
+    pub(crate) address: SocketAddr,
+    /// Number of connections that were cut.
+    pub(crate) cuts: Arc<AtomicU64>,
+    open: Arc<watch::Sender<bool>>,
+    _tasks: JoinSet<()>,
+}
+
+impl Proxy {
+    /// `cut_after` returns the number of bytes after which the connection with that number is cut.
+    pub(crate) async fn new(to: SocketAddr, cut_after: impl Fn(u64) -> Option<u64> + Send + 'static) -> Proxy {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+        let address = listener.local_addr().expect("bound");
+        let (cuts, open) = (Arc::new(AtomicU64::new(0)), Arc::new(watch::Sender::new(true)));
+        let mut tasks = JoinSet::new();
+        let (counted, is_open) = (Arc::clone(&cuts), Arc::clone(&open));
+        tasks.spawn(async move {
+            let mut connections = JoinSet::new();
+            for number in 0.. {
+                let Ok((from, _)) = listener.accept().await else { return };
+                let (cuts, mut open, left) = (Arc::clone(&counted), is_open.subscribe(), cut_after(number));
+                connections.spawn(async move {
+                    if *open.borrow()
+                        && let Ok(to) = TcpStream::connect(to).await
+                    {
+                        tokio::select! {
+                            () = forward(from, to, left) => {}
+                            _ = open.wait_for(|open| !open) => {}
+                        }
+                    }
+                    cuts.fetch_add(1, Ordering::Relaxed);
+                });
+                while connections.try_join_next().is_some() {}
+            }
+        });
+        Proxy { address, cuts, open, _tasks: tasks }
+    }
+
+    /// Cuts all connections and refuses new ones, or accepts them again.
+    pub(crate) fn set_open(&self, open: bool) {
+        self.open.send_replace(open);
+    }
+}
+
+async fn forward(mut a: TcpStream, mut b: TcpStream, mut left: Option<u64>) {
+    let (mut from_a, mut from_b) = ([0_u8; 1024], [0_u8; 1024]);
+    loop {
+        let (read, data, to) = tokio::select! {
+            read = a.read(&mut from_a) => (read, &from_a, &mut b),
+            read = b.read(&mut from_b) => (read, &from_b, &mut a),
+        };
+        let Ok(bytes @ 1..) = read else { return };
+        let passed = left.map_or(bytes, |left| bytes.min(usize::try_from(left).unwrap_or(bytes)));
+        if to.write_all(&data[..passed]).await.is_err() || passed < bytes {
+            return;
+        }
+        left = left.map(|left| left - passed as u64);
+    }
+}

@@ -43,6 +43,7 @@
 //! |---|---|
 //! | `test-util` | `testing` (conformance suites, test doubles, mocks) and `sim` (seeded jobs around the real kernel), for dev-dependencies |
 //! | `analysis` | `analysis`: figures and a report page from the traces of all ranks |
+//! | `cluster` | `cluster`: jobs on many hosts, with agents and a manager over gRPC |
 //! | `live` | `live`: that page of a run that is going on, served on loopback |
 //! | `schema` | functions that return the JSON schemas of jobs, events, reports and the control socket |
 //! | `venv` | `launch::python::venv`: the Python environment in which a framework's examples and tests run |
@@ -56,6 +57,9 @@ pub mod guide;
 #[cfg(feature = "analysis")]
 #[doc(inline)]
 pub use taskd_analysis as analysis;
+#[cfg(feature = "cluster")]
+#[doc(inline)]
+pub use taskd_cluster as cluster;
 #[cfg(feature = "live")]
 #[doc(inline)]
 pub use taskd_live as live;

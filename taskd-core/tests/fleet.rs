@@ -119,11 +119,34 @@ async fn a_silent_launcher_does_not_prevent_the_others_from_stopping() {
     let (silent, other) = two();
     let parts: [Box<dyn Launcher>; 2] = [Box::new(Silent(silent)), Box::new(other.attach())];
     let fleet = MultiHostLauncher::of(parts).await.expect("both are there");
-    fleet.start(&batch(vec![Place::On(node("c"))])).await.expect("there is room");
-    let rank = [ProcId::rank(0, 1)];
-    let stopping = tokio::time::timeout(Duration::from_secs(1), fleet.stop(&rank, Duration::ZERO));
+    fleet.start(&batch(vec![Place::On(node("a")), Place::On(node("c"))])).await.expect("there is room");
+    let ranks = [ProcId::rank(0, 1), ProcId::rank(1, 1)];
+    let stopping = tokio::time::timeout(Duration::from_secs(1), fleet.stop(&ranks, Duration::ZERO));
     stopping.await.expect_err("one of them has not answered");
-    assert!(!other.runs(&rank[0]), "the other one has");
+    assert!(!other.runs(&ranks[1]), "the other one has");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_host_that_has_left_takes_its_processes_along_and_may_return() {
+    let parts = two();
+    let fleet = fleet(&parts).await;
+    fleet.start(&batch(vec![Place::On(node("a")), Place::On(node("c"))])).await.expect("there is room");
+    running(&fleet).await;
+    let from = fleet.list().await.expect("always").revision;
+    fleet.remove(&node("c"), "c was unplugged");
+    let (changes, _) = fleet.watch(from).await.expect("no cursor is lost");
+    let left = NodeStatus::new(node("c"), NodeState::Left, 2).with_why("c was unplugged");
+    assert_eq!(changes[0], Change::Node(left), "the host's end comes first");
+    let Change::Proc(ProcStatus { proc, phase: Phase::Exited(exit), .. }) = &changes[1] else { panic!("{changes:?}") };
+    assert_eq!((proc, exit.how, changes.len()), (&ProcId::rank(1, 1), Termination::Unknown, 2));
+    assert!(fleet.start(&batch(vec![Place::On(node("c"))])).await.is_err(), "nothing starts there");
+    fleet.stop(std::slice::from_ref(proc), Duration::ZERO).await.expect("it has ended");
+
+    fleet.add(parts.1.attach()).await.expect("the host returns");
+    let listing = fleet.list().await.expect("always");
+    assert!(listing.nodes.iter().any(|n| n.node == node("c") && n.state == NodeState::Ready && n.why.is_none()));
+    let ended = |p: &&ProcStatus| p.proc == *proc;
+    assert!(listing.procs.iter().find(ended).is_some_and(|p| p.phase.is_exited()), "its old process stays ended");
 }
 
 /// A host whose ranks come to their step loops when one of them ends, and that notes what it is to be ready for.

@@ -125,6 +125,7 @@ fn hello(shared: &Shared, session: Option<&Session>) -> Result<Hello, String> {
         sources: Vec::new(),
         labels: shared.labels.clone().into_iter().collect(),
         unix_nanos: unix_nanos(),
+        peer_address: shared.peer_address.clone(),
     })
 }
 

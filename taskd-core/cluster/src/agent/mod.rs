@@ -8,6 +8,7 @@ mod running;
 mod serve;
 
 use crate::dial::{Dial, PlaintextDialer};
+use crate::rendezvous::Forwarder;
 use crate::settings::{ClusterSettings, SettingsError};
 use lease::Lease;
 use std::collections::BTreeMap;
@@ -34,6 +35,8 @@ pub struct AgentBuilder {
     dialer: Arc<dyn Dial>,
     token: Option<Arc<str>>,
     on_lease_end: OnLeaseEnd,
+    forwarder: Option<Forwarder>,
+    peer_address: String,
 }
 
 /// What a host does when its lease ends.
@@ -94,6 +97,15 @@ impl AgentBuilder {
         self
     }
 
+    /// Sets what connects this host's ranks to a rendezvous service on another host, and the address, `HOST:PORT`, at which
+    /// other agents reach this agent's [`PeerService`](crate::PeerService). With an empty `HOST`, they use the address
+    /// from which this agent connects to the manager.
+    #[must_use]
+    pub fn forwarder(mut self, forwarder: Forwarder, peer_address: impl Into<String>) -> AgentBuilder {
+        (self.forwarder, self.peer_address) = (Some(forwarder), peer_address.into());
+        self
+    }
+
     /// Sets what the host does when its lease ends (default: it stops its ranks).
     #[must_use]
     pub fn on_lease_end(mut self, on_lease_end: OnLeaseEnd) -> AgentBuilder {
@@ -110,7 +122,8 @@ impl AgentBuilder {
         if self.managers.is_empty() {
             return Err(AgentError::Refused("the agent has no address of a manager: add one".into()));
         }
-        let AgentBuilder { job, host, launcher, managers, labels, settings, dialer, token, on_lease_end } = self;
+        let AgentBuilder { job, host, launcher, managers, labels, settings, dialer, token, .. } = self;
+        let AgentBuilder { on_lease_end, forwarder, peer_address, .. } = self;
         let shared = Shared {
             job,
             host,
@@ -121,6 +134,8 @@ impl AgentBuilder {
             settings,
             dialer,
             token,
+            forwarder,
+            peer_address,
             epoch: AtomicU64::new(0),
             lease: watch::Sender::new(Lease::default()),
             fenced: watch::Sender::new(0),
@@ -153,11 +168,22 @@ struct Shared {
     settings: ClusterSettings,
     dialer: Arc<dyn Dial>,
     token: Option<Arc<str>>,
+    forwarder: Option<Forwarder>,
+    peer_address: String,
     /// Greatest epoch that was seen: commands of an older one are rejected.
     epoch: AtomicU64,
     lease: watch::Sender<Lease>,
     /// Number of times that the lease ended and processes were stopped.
     fenced: watch::Sender<u64>,
+}
+
+impl Shared {
+    /// Connects this host's ranks to the rendezvous service of the agent at this address, from now on.
+    fn rendezvous_is_at(&self, address: Option<String>) {
+        if let Some(forwarder) = &self.forwarder {
+            forwarder.set_elsewhere(address);
+        }
+    }
 }
 
 /// Error of an agent.
@@ -185,6 +211,8 @@ impl Agent {
             dialer: Arc::new(PlaintextDialer),
             token: None,
             on_lease_end: OnLeaseEnd::default(),
+            forwarder: None,
+            peer_address: String::new(),
         }
     }
 

@@ -38,7 +38,8 @@ impl Running {
             let answer = if call.epoch < epoch {
                 superseded(&call, epoch)
             } else {
-                let (answer, special) = serve(&*shared.launcher, &call).await;
+                let rendezvous = |at| shared.rendezvous_is_at(at);
+                let (answer, special) = serve(&*shared.launcher, &call, rendezvous).await;
                 if let Some(Special::Keep(time)) = special {
                     let until = Instant::now() + time;
                     shared.lease.send_modify(|lease: &mut Lease| lease.hand_over(call.epoch, until));

@@ -1,7 +1,9 @@
 //! Carries out the manager's calls on the agent's launcher.
 
 use crate::wire::proto::{Answer, Call, answer};
-use crate::wire::{BodyError, PrepareArguments, StopArguments, decode, encode, method};
+use crate::wire::{
+    BodyError, DirectiveArguments, PrepareArguments, StartArguments, StopArguments, decode, encode, method,
+};
 use bytes::Bytes;
 use serde::{Serialize, de::DeserializeOwned};
 use std::time::Duration;
@@ -14,11 +16,19 @@ pub(super) enum Special {
 }
 
 /// Carries out a call, and returns its answer. A method that the agent does not know gets an answer that states that.
-pub(super) async fn serve(launcher: &dyn Launcher, call: &Call) -> (Answer, Option<Special>) {
+/// `rendezvous` is called with the address of the agent on the host of the rendezvous service, before the launcher is.
+pub(super) async fn serve(
+    launcher: &dyn Launcher,
+    call: &Call,
+    rendezvous: impl Fn(Option<String>) + Send + Sync,
+) -> (Answer, Option<Special>) {
     let mut special = None;
     let result = match &*call.method {
-        method::START => match read(&call.arguments) {
-            Ok(batch) => value(launcher.start(&batch).await),
+        method::START => match read::<StartArguments>(&call.arguments) {
+            Ok(StartArguments { batch, rendezvous: at }) => {
+                rendezvous(at);
+                value(launcher.start(&batch).await)
+            }
             Err(error) => Err(error),
         },
         method::STOP => match read::<StopArguments>(&call.arguments) {
@@ -34,12 +44,18 @@ pub(super) async fn serve(launcher: &dyn Launcher, call: &Call) -> (Answer, Opti
             Ok(exits) => value(launcher.acknowledge(&exits).await),
             Err(error) => Err(error),
         },
-        method::SEND_DIRECTIVES => match read(&call.arguments) {
-            Ok((id, batch)) => value(launcher.send_directives(id, &batch).await),
+        method::SEND_DIRECTIVES => match read::<DirectiveArguments>(&call.arguments) {
+            Ok(DirectiveArguments { id, batch, rendezvous: at }) => {
+                rendezvous(at);
+                value(launcher.send_directives(id, &batch).await)
+            }
             Err(error) => Err(error),
         },
         method::PREPARE => match read::<PrepareArguments>(&call.arguments) {
-            Ok(arguments) => value(launcher.prepare(&arguments.batch, &arguments.options()).await),
+            Ok(arguments) => {
+                rendezvous(arguments.rendezvous.clone());
+                value(launcher.prepare(&arguments.batch, &arguments.options()).await)
+            }
             Err(error) => Err(error),
         },
         method::DETACH => read(&call.arguments).and_then(|keep| {

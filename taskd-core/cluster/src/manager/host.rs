@@ -36,6 +36,8 @@ struct State {
     labels: BTreeMap<String, String>,
     /// Address from which its agent has connected.
     peer: String,
+    /// Address at which other agents reach its agent; `None` if it offers them nothing.
+    peer_address: Option<String>,
     /// Anchor of the last grant: its ranks run at most a lease longer.
     granted: Instant,
 }
@@ -64,13 +66,14 @@ pub(super) struct Introduction {
     pub(super) info: LauncherInfo,
     pub(super) labels: BTreeMap<String, String>,
     pub(super) peer: String,
+    pub(super) peer_address: Option<String>,
 }
 
 impl Host {
     pub(super) fn new(name: NodeId, session: Arc<Session>, by: Introduction, now: Instant) -> Host {
-        let Introduction { info, labels, peer } = by;
+        let Introduction { info, labels, peer, peer_address } = by;
         // A host that never got a grant of this manager may still have one of its predecessor.
-        let state = State { session, info, labels, peer, granted: now };
+        let state = State { session, info, labels, peer, peer_address, granted: now };
         let (heard, sight) = (watch::Sender::new(now), watch::Sender::new(Sight::Seen));
         Host { name, heard, sight, state: Mutex::new(state) }
     }
@@ -84,7 +87,8 @@ impl Host {
     pub(super) fn replace(&self, session: Arc<Session>, by: Introduction) {
         let old = {
             let mut state = self.lock();
-            (state.info, state.labels, state.peer) = (by.info, by.labels, by.peer);
+            (state.info, state.labels) = (by.info, by.labels);
+            (state.peer, state.peer_address) = (by.peer, by.peer_address);
             std::mem::replace(&mut state.session, session)
         };
         old.calls
@@ -101,6 +105,10 @@ impl Host {
 
     pub(super) fn peer(&self) -> String {
         self.lock().peer.clone()
+    }
+
+    pub(super) fn peer_address(&self) -> Option<String> {
+        self.lock().peer_address.clone()
     }
 
     /// Records a sign of life.

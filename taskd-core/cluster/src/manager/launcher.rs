@@ -30,6 +30,7 @@ impl Launcher for ClusterLauncher {
     async fn start(&self, batch: &StartBatch) -> Result<(), LaunchError> {
         self.inner.in_office()?;
         self.inner.commit(WorldRecord::of(&batch.world)).await?;
+        self.inner.note_rendezvous(batch);
         self.inner.fleet.start(batch).await
     }
 

@@ -24,8 +24,8 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use taskd_runtime::job::NodeId;
-use taskd_runtime::launch::{LaunchError, MultiHostLauncher};
+use taskd_runtime::job::{NodeId, Role};
+use taskd_runtime::launch::{LaunchError, Launcher, MultiHostLauncher, Place, StartBatch};
 use tokio::sync::mpsc::UnboundedSender;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
@@ -60,6 +60,8 @@ struct Inner {
     /// Reason why the epoch is over, once it is.
     over: watch::Sender<Option<String>>,
     sessions: AtomicU64,
+    /// Host of the rendezvous service.
+    rendezvous: Mutex<Option<NodeId>>,
 }
 
 impl fmt::Debug for Inner {
@@ -113,6 +115,7 @@ impl Manager {
             anchor: watch::Sender::new(Some(anchor)),
             over: watch::Sender::new(None),
             sessions: AtomicU64::new(0),
+            rendezvous: Mutex::default(),
         });
         let mut tasks = JoinSet::new();
         tasks.spawn(confirm(Arc::clone(&inner)));
@@ -293,6 +296,25 @@ impl Inner {
         host.session().calls.end(why);
         self.fleet.remove(&host.name, why);
         self.listed.send_modify(|listed| *listed = listed.saturating_sub(1));
+    }
+
+    /// Takes note of the host on which a batch starts the rendezvous service.
+    fn note_rendezvous(&self, batch: &StartBatch) {
+        let Some(service) = self.fleet.info().rendezvous_service.map(Role::Service) else { return };
+        let order = batch.starts.iter().find(|order| order.proc.role == service);
+        if let Some(Place::On(node)) = order.map(|order| &order.place) {
+            *self.rendezvous.lock().unwrap_or_else(PoisonError::into_inner) = Some(node.clone());
+        }
+    }
+
+    /// Returns the address of the agent on the host of the rendezvous service, for the agent of `host`; `None` if that is its
+    /// own host.
+    fn rendezvous_for(&self, host: &Host) -> Option<String> {
+        let at = self.rendezvous.lock().unwrap_or_else(PoisonError::into_inner).clone()?;
+        if at == host.name {
+            return None;
+        }
+        self.lock().get(&at).and_then(|other| other.peer_address())
     }
 
     fn lock(&self) -> MutexGuard<'_, BTreeMap<NodeId, Arc<Host>>> {

@@ -3,7 +3,7 @@
 use super::Inner;
 use super::host::{Host, Sight};
 use crate::session::CallError;
-use crate::wire::{PrepareArguments, StopArguments, decode, encode, method};
+use crate::wire::{DirectiveArguments, PrepareArguments, StartArguments, StopArguments, decode, encode, method};
 use async_trait::async_trait;
 use serde::{Serialize, de::DeserializeOwned};
 use std::fmt::Display;
@@ -63,7 +63,8 @@ impl Launcher for RemoteLauncher {
     }
 
     async fn start(&self, batch: &StartBatch) -> Result<(), LaunchError> {
-        self.call(method::START, batch, false).await
+        let rendezvous = self.manager.rendezvous_for(&self.host);
+        self.call(method::START, &StartArguments { batch: batch.clone(), rendezvous }, false).await
     }
 
     async fn stop(&self, procs: &[ProcId], grace: Duration) -> Result<(), LaunchError> {
@@ -90,11 +91,15 @@ impl Launcher for RemoteLauncher {
     }
 
     async fn send_directives(&self, id: CommandId, batch: &DirectiveBatch) -> Result<(), LaunchError> {
-        self.call(method::SEND_DIRECTIVES, &(id, batch), false).await
+        let rendezvous = self.manager.rendezvous_for(&self.host);
+        let arguments = DirectiveArguments { id, batch: batch.clone(), rendezvous };
+        self.call(method::SEND_DIRECTIVES, &arguments, false).await
     }
 
     async fn prepare(&self, batch: &StartBatch, options: &PrepareOptions) -> Result<(), LaunchError> {
-        self.call(method::PREPARE, &PrepareArguments::new(batch.clone(), options), false).await
+        let rendezvous = self.manager.rendezvous_for(&self.host);
+        let arguments = PrepareArguments::new(batch.clone(), options, rendezvous);
+        self.call(method::PREPARE, &arguments, false).await
     }
 
     async fn detach(&self, keep: Duration) -> Result<(), LaunchError> {

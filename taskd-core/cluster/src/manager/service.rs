@@ -9,6 +9,7 @@ use crate::wire::proto::{Hello, LeaseGrant, ToAgent, ToManager, frame::Body, to_
 use crate::wire::{BODY_BYTES_MAX, MANAGER_METADATA, MESSAGE_BYTES_MORE};
 use futures::StreamExt;
 use futures::stream::BoxStream;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 use taskd_runtime::job::{Name, NodeId};
@@ -137,7 +138,22 @@ fn read(hello: Hello, peer: String) -> Result<Greeting, Status> {
     };
     let labels = hello.labels.clone().into_iter().collect();
     let host = NodeId(Name::from(hello.host.clone()));
-    Ok(Greeting { hello, host, introduction: Introduction { info, labels, peer } })
+    let peer_address = peer_address(&hello.peer_address, &peer);
+    Ok(Greeting { hello, host, introduction: Introduction { info, labels, peer, peer_address } })
+}
+
+/// Returns the address at which other agents reach an agent. An address without a host means the host from which the agent
+/// has connected.
+fn peer_address(stated: &str, seen: &str) -> Option<String> {
+    match stated.strip_prefix(':') {
+        _ if stated.is_empty() => None,
+        None => Some(stated.to_owned()),
+        Some(port) => {
+            let seen: SocketAddr = seen.parse().ok()?;
+            let ip = seen.ip().to_canonical();
+            Some(SocketAddr::new(ip, port.parse().ok()?).to_string())
+        }
+    }
 }
 
 /// Reads the messages of one connection.

@@ -2,8 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
-use taskd_runtime::job::ProcId;
-use taskd_runtime::launch::{PrepareOptions, StartBatch};
+use taskd_runtime::job::{CommandId, ProcId};
+use taskd_runtime::launch::{DirectiveBatch, PrepareOptions, StartBatch};
 
 /// Names of the methods.
 pub(crate) mod method {
@@ -16,6 +16,25 @@ pub(crate) mod method {
     pub(crate) const PREPARE: &str = "launcher.prepare";
     pub(crate) const DETACH: &str = "launcher.detach";
     pub(crate) const BEGIN_SHUTDOWN: &str = "launcher.begin_shutdown";
+}
+
+/// Arguments of `launcher.start`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct StartArguments {
+    pub(crate) batch: StartBatch,
+    /// Address of the agent on the host of the rendezvous service; `None` on that host, and without such a service.
+    #[serde(default)]
+    pub(crate) rendezvous: Option<String>,
+}
+
+/// Arguments of `launcher.send_directives`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct DirectiveArguments {
+    pub(crate) id: CommandId,
+    pub(crate) batch: DirectiveBatch,
+    /// As in [`StartArguments`].
+    #[serde(default)]
+    pub(crate) rendezvous: Option<String>,
 }
 
 /// Arguments of `launcher.stop`.
@@ -31,11 +50,14 @@ pub(crate) struct PrepareArguments {
     pub(crate) batch: StartBatch,
     #[serde(default)]
     in_loop: bool,
+    /// As in [`StartArguments`].
+    #[serde(default)]
+    pub(crate) rendezvous: Option<String>,
 }
 
 impl PrepareArguments {
-    pub(crate) fn new(batch: StartBatch, options: &PrepareOptions) -> PrepareArguments {
-        PrepareArguments { batch, in_loop: options.in_loop }
+    pub(crate) fn new(batch: StartBatch, options: &PrepareOptions, rendezvous: Option<String>) -> PrepareArguments {
+        PrepareArguments { batch, in_loop: options.in_loop, rendezvous }
     }
 
     pub(crate) fn options(&self) -> PrepareOptions {

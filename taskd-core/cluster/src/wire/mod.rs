@@ -4,7 +4,7 @@ mod body;
 mod methods;
 
 pub(crate) use body::{BODY_BYTES_MAX, BodyError, decode, encode};
-pub(crate) use methods::{PrepareArguments, StopArguments, method};
+pub(crate) use methods::{DirectiveArguments, PrepareArguments, StartArguments, StopArguments, method};
 
 /// Name of the metadata in which a process that is not the manager returns the manager's address.
 pub(crate) const MANAGER_METADATA: &str = "taskd-manager";

@@ -30,11 +30,8 @@ impl Scene {
         let used = hosts.iter().map(|(name, _)| node(name)).take((ranks as usize).min(2).min(hosts.len()));
         let spec = JobSpec::new("test", ranks, WorkerSpec::new(["train"])).with_nodes(used);
         let world = Arc::new(spec.first_world());
-        let status = |(name, slots): &(&'static str, u32)| NodeStatus {
-            node: node(name),
-            state: NodeState::Ready,
-            slots: *slots,
-        };
+        let status =
+            |(name, slots): &(&'static str, u32)| NodeStatus::new(NodeId(Name::new(name)), NodeState::Ready, *slots);
         let nodes = hosts.iter().map(|h| (node(h.0), status(h))).collect();
         let view = View {
             now: JobTime::START,

@@ -290,7 +290,8 @@ fn is_interrupted(fault: &Fault, view: &View) -> bool {
 fn lost_for_sure<'a>(faults: impl Iterator<Item = &'a Fault>, view: &View) -> Option<BTreeSet<&'a Role>> {
     let (mut lost, mut gone) = (BTreeSet::new(), BTreeSet::new());
     for suspect in faults.map(Fault::primary_suspect) {
-        if let Domain::Guard(node) = &suspect.domain
+        if let Domain::Guard(node) | Domain::Node(node) = &suspect.domain
+            && (matches!(suspect.domain, Domain::Guard(_)) || suspect.class == FaultClass::NodeLost)
             && suspect.damage.process == Health::Faulty
         {
             gone.insert(node);

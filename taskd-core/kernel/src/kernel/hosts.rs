@@ -57,8 +57,9 @@ impl Hosts<'_> {
         Ok(taken(format!("{node} takes processes again; reason of the cordon: {}", cordon.reason)))
     }
 
-    /// Records the state of a host that the launcher reported. A cordon takes precedence over a ready state.
-    pub(super) fn note(&mut self, status: &NodeStatus) {
+    /// Records the state of a host that the launcher reported. A cordon takes precedence over a ready state. Returns true if
+    /// the host has left since.
+    pub(super) fn note(&mut self, status: &NodeStatus) -> bool {
         let mut status = status.clone();
         if let Some(cordon) = self.cordons.get_mut(&status.node) {
             cordon.told = status.state;
@@ -66,7 +67,9 @@ impl Hosts<'_> {
                 status.state = NodeState::Cordoned;
             }
         }
-        self.nodes.insert(status.node.clone(), status);
+        let has_left = status.state == NodeState::Left;
+        let known = self.nodes.insert(status.node.clone(), status);
+        has_left && known.is_some_and(|known| known.state != NodeState::Left)
     }
 
     /// Returns the reason why an operator has to approve the removal of `nodes` more hosts, if one has to.

@@ -10,7 +10,7 @@ use crate::job::{CommandId, Domain, ProcId, Role};
 use crate::recover::stages::STOP_MARGIN;
 use crate::recover::{Action, Failure, TargetReply};
 use crate::state::{
-    Change, GuardStatus, LinkStatus, Listing, Phase, ProcStatus, StepFailure, WorkerEvent, WorkerMessage,
+    Change, GuardStatus, LinkStatus, Listing, NodeStatus, Phase, ProcStatus, StepFailure, WorkerEvent, WorkerMessage,
 };
 use crate::trace::{Observation, Probe, ProbeReply, ProbeResult, Signal};
 use std::sync::Arc;
@@ -22,7 +22,7 @@ impl Kernel {
             self.guard_told(guard);
         }
         for node in &listing.nodes {
-            self.hosts().note(node);
+            self.host_reported(node);
         }
         if self.state.view.is_dry_run() {
             self.expect(&listing.procs);
@@ -53,7 +53,7 @@ impl Kernel {
                 }
                 self.process(status);
             }
-            Change::Node(node) => self.hosts().note(node),
+            Change::Node(node) => self.host_reported(node),
             Change::Link(status) => self.linked(status),
             Change::Worker(said) => self.said(said),
             Change::Guard(status) => self.guard_told(status),
@@ -129,6 +129,12 @@ impl Kernel {
         self.stop_stray(proc, phase);
         let due = self.now() + self.state.view.spec.policy.termination_grace_period + STOP_MARGIN;
         self.time_limits().extend_stop(proc, due);
+    }
+
+    fn host_reported(&mut self, status: &NodeStatus) {
+        if self.hosts().note(status) {
+            self.lost_hosts().left(status);
+        }
     }
 
     fn guard_told(&mut self, status: &GuardStatus) {

@@ -10,7 +10,7 @@ use super::report::{INCIDENTS_REPORTED_MAX, IncidentReport, JobReport, Outcome, 
 use super::shrunk_periods::SmallerTimes;
 use super::{Counts, Decision, DropReason};
 use crate::detect::{Fault, FaultClass, INTERRUPTED};
-use crate::job::{Domain, IncidentId, JobTime, Name, Rank, Role};
+use crate::job::{Domain, IncidentId, JobTime, Name, NodeId, Rank, Role};
 use crate::recover::Incident;
 use crate::state::{Proc, View};
 use serde::{Deserialize, Serialize};
@@ -127,7 +127,11 @@ impl Ledger {
         for proc in &mut report.procs {
             proc.is_cause = causes.contains(&Domain::Process(proc.proc.role.clone()));
         }
-        report.victims = ranks_of(incident.faults.iter());
+        // The fault of a lost host has absorbed those of its ranks.
+        let with_host: BTreeSet<Rank> = report.victims.iter().copied().chain(lost_with_hosts(incident, view)).collect();
+        report.victims = ranks_of(incident.faults.iter()).into_iter().chain(with_host).collect();
+        report.victims.sort_unstable();
+        report.victims.dedup();
         report.victims.retain(|rank| !report.blamed.contains(rank));
     }
 
@@ -216,6 +220,17 @@ fn ranks_of<'a>(faults: impl Iterator<Item = &'a Fault>) -> Vec<Rank> {
         _ => None,
     });
     ranks.collect::<BTreeSet<_>>().into_iter().collect()
+}
+
+/// Returns the ranks that were lost with the hosts that an incident blames.
+fn lost_with_hosts(incident: &Incident, view: &View) -> Vec<Rank> {
+    let host = |fault: &Fault| match &fault.primary_suspect().domain {
+        Domain::Node(node) if fault.primary_suspect().class == FaultClass::NodeLost => Some(node.clone()),
+        _ => None,
+    };
+    let hosts: BTreeSet<NodeId> = incident.faults.iter().filter_map(host).collect();
+    let lost = |proc: &Proc| proc.unguarded && proc.node.as_ref().is_some_and(|node| hosts.contains(node));
+    view.procs.iter().filter(|(_, proc)| lost(proc)).filter_map(|(role, _)| role.rank()).collect()
 }
 
 /// Returns the services among the primary suspects, in order, without duplicates.

@@ -105,6 +105,7 @@ mod input;
 mod ledger;
 mod lifecycle;
 mod links;
+mod lost_hosts;
 mod mailbox;
 mod operator;
 mod order;

@@ -17,6 +17,7 @@ use super::incidents::Open;
 use super::ledger::Ledger;
 use super::lifecycle::Life;
 use super::links::Links;
+use super::lost_hosts::LostHosts;
 use super::operator::Controls;
 use super::order_check::OrderCheck;
 use super::orders::Orders;
@@ -177,6 +178,11 @@ impl Kernel {
         let State { view, silent_guards, .. } = &mut self.state;
         let View { now, procs, guards, .. } = view;
         Guards { now: *now, known: guards, silent: silent_guards, procs, found: &mut self.found }
+    }
+
+    pub(super) fn lost_hosts(&mut self) -> LostHosts<'_> {
+        let View { now, procs, .. } = &mut self.state.view;
+        LostHosts { now: *now, procs, found: &mut self.found }
     }
 
     pub(super) fn silent_guards(&self) -> SilentGuards<'_> {

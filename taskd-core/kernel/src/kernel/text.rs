@@ -20,7 +20,10 @@ pub fn input(input: &Input) -> String {
             format!("listed: {procs} processes, {nodes} nodes")
         }
         Input::Changed(Change::Proc(status)) => format!("changed: {} {}", status.proc, status.phase),
-        Input::Changed(Change::Node(node)) => format!("changed: {} is {:?}", node.node, node.state),
+        Input::Changed(Change::Node(node)) => {
+            let why = node.why.as_ref().map(|why| format!(": {why}")).unwrap_or_default();
+            format!("changed: {} is {:?}{why}", node.node, node.state)
+        }
         Input::Changed(Change::Link(LinkStatus { proc, link: None })) => format!("changed: no link to {proc}"),
         Input::Changed(Change::Link(LinkStatus { proc, link: Some(link) })) => {
             format!("changed: {proc} is linked, in {}, at {:?}", link.generation, link.position)

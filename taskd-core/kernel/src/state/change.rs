@@ -274,19 +274,29 @@ pub struct NodeStatus {
     pub state: NodeState,
     /// Number of ranks that the host can hold.
     pub slots: u32,
+    /// Reason for the state in one sentence, if the launcher knows it: how a host was lost.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub why: Option<String>,
 }
 
 impl NodeStatus {
     /// Creates the status of a host that can hold `slots` ranks.
     #[must_use]
     pub const fn new(node: NodeId, state: NodeState, slots: u32) -> NodeStatus {
-        NodeStatus { node, state, slots }
+        NodeStatus { node, state, slots, why: None }
     }
 
-    /// Sets the usability of the host.
+    /// Sets the usability of the host. A reason of the state before is dropped.
     #[must_use]
-    pub const fn with_state(mut self, state: NodeState) -> NodeStatus {
-        self.state = state;
+    pub fn with_state(mut self, state: NodeState) -> NodeStatus {
+        (self.state, self.why) = (state, None);
+        self
+    }
+
+    /// Sets the reason for the state, in one sentence.
+    #[must_use]
+    pub fn with_why(mut self, why: impl Into<String>) -> NodeStatus {
+        self.why = Some(why.into());
         self
     }
 }

@@ -4,6 +4,7 @@ mod ends;
 mod fallback;
 mod guards;
 mod job;
+mod lost_hosts;
 mod observing;
 mod orders;
 mod services;

@@ -163,7 +163,7 @@ impl Shared {
     /// Reports that a host has left, with the ends of its processes.
     fn left(&self, host: &NodeId, why: &str) {
         let status = self.log.node(host).unwrap_or_else(|| NodeStatus::new(host.clone(), NodeState::Left, 0));
-        self.log.push(Change::Node(status.with_state(NodeState::Left)));
+        self.log.push(Change::Node(status.with_state(NodeState::Left).with_why(why)));
         for status in self.log.procs_on(host) {
             let mut exit = Exit::new(Termination::Unknown);
             exit.stderr_tail = why.to_owned();

@@ -32,7 +32,8 @@ impl<L: Launcher, F: Framework> PythonLauncher<L, F> {
         let generation = world.generation();
         let runs = running.procs.iter().filter(|status| !status.phase.is_over()).map(|status| &status.proc.role);
         let starts = starting.starts.iter().map(|order| &order.proc.role);
-        let served = runs.chain(starts).any(|role| self.is_meeting(role));
+        let is_here = runs.chain(starts).any(|role| self.is_meeting(role));
+        let served = is_here || self.forwarder.as_ref().is_some_and(|forwarder| forwarder.is_elsewhere());
         let host = self.framework.rendezvous_host(world);
         let mut held = self.port.lock().await;
         let known = held.as_ref().filter(|held| held.generation == generation).map(|held| held.port);
@@ -112,6 +113,15 @@ impl<L: Launcher, F: Framework> PythonLauncher<L, F> {
             held.as_mut().filter(|held| meet.served && held.port == meet.port).and_then(HeldPort::take_listener)
         };
         let (Some(listener), Some(meeting)) = (listener, self.framework.rendezvous()) else { return Ok(()) };
+        if let Some(forwarder) = &self.forwarder {
+            if forwarder.is_elsewhere() && !self.meeting_is_here().await {
+                forwarder.forward(world.generation(), listener);
+                return Ok(());
+            }
+            if let Ok(address) = listener.local_addr() {
+                forwarder.serves(world.generation(), address);
+            }
+        }
         let control = self.files.meeting();
         let opening = tokio::time::timeout(OPEN_WITHIN, meeting.open(&control, world.generation(), listener));
         let opened = tokio::select! {
@@ -121,6 +131,12 @@ impl<L: Launcher, F: Framework> PythonLauncher<L, F> {
         };
         opened
             .map_err(|why| LaunchError::Unreachable(format!("service {} has no rendezvous: {why}", meeting.service())))
+    }
+
+    /// Returns true if the rendezvous service of the job runs on this launcher's hosts.
+    async fn meeting_is_here(&self) -> bool {
+        let listing = self.inner.list().await.unwrap_or_default();
+        listing.procs.iter().any(|status| !status.phase.is_over() && self.is_meeting(&status.proc.role))
     }
 
     /// Returns once the rendezvous service of the job does not run.

@@ -55,7 +55,7 @@ pub use error::{
 pub use framework::{Framework, LaunchContext, host_of};
 pub use helper::{NEUTRAL_FILES, PythonFile, write_helper};
 pub use inherited::Inherited;
-pub use rendezvous::Rendezvous;
+pub use rendezvous::{Rendezvous, RendezvousForwarder};
 pub use standbys::Standbys;
 pub use worker_ranks::{WorkerRanks, seats};
 
@@ -141,6 +141,8 @@ pub struct PythonLauncher<L, F> {
     standbys: Standbys,
     records: Records,
     secret: Result<Secret, String>,
+    /// Connects this host's processes to the rendezvous service of another host.
+    forwarder: Option<Arc<dyn RendezvousForwarder>>,
 }
 
 impl<L: Launcher, F: Framework + Default> PythonLauncher<L, F> {
@@ -168,7 +170,24 @@ impl<L: Launcher, F: Framework> PythonLauncher<L, F> {
         let standbys = framework.standbys();
         let (port, lender, records) = (Port::default(), Lender::default(), Records::default());
         let secret = files.secret().map_err(|error| format!("no secret for the job's processes can be made: {error}"));
-        PythonLauncher { inner, framework, inherited, files, no_helper, port, lender, standbys, records, secret }
+        let forwarder = None;
+        PythonLauncher { inner, framework, inherited, files, no_helper, port, lender, standbys, records, secret, forwarder }
+    }
+
+    /// Sets what connects this host's processes to the rendezvous service of another host, in a job in which each host has a
+    /// launcher of its own.
+    #[must_use]
+    pub fn forwarder(mut self, forwarder: Arc<dyn RendezvousForwarder>) -> PythonLauncher<L, F> {
+        self.forwarder = Some(forwarder);
+        self
+    }
+
+    /// Sets the secret by which the job's processes authenticate each other (default: one that is kept in this launcher's
+    /// directory). The launchers of all hosts of a job need the same one: at least 32 bytes that others cannot guess.
+    #[must_use]
+    pub fn secret(mut self, secret: &[u8]) -> PythonLauncher<L, F> {
+        self.secret = Secret::of(secret).ok_or_else(|| "the job's secret is shorter than 32 bytes".into());
+        self
     }
 
     /// Sets the warm standbys of the ranks, in place of the framework's choice ([`Framework::standbys`]);
@@ -321,6 +340,12 @@ async fn on_files<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) 
     done
 }
 
+/// Returns the number of hosts that a world may use: those of the launcher, or those of its members if these are more.
+fn hosts_of(world: &World, listing: &Listing) -> usize {
+    let of_members: BTreeSet<_> = world.members().values().filter_map(|member| member.node.as_ref()).collect();
+    listing.nodes.len().max(of_members.len())
+}
+
 fn readable_record(path: &Path) -> Option<ErrorRecord> {
     read_error_file(path).unwrap_or_else(|error| {
         tracing::warn!(%error, "a failed process left no readable record");
@@ -345,7 +370,7 @@ impl<L: Launcher, F: Framework> Launcher for PythonLauncher<L, F> {
         let world = located(&batch.world, &listing);
         let meet = self.meet(&world, &listing, batch).await?;
         self.listen(&meet).await?;
-        let batch = self.completed(batch, &world, &meet, listing.nodes.len())?;
+        let batch = self.completed(batch, &world, &meet, hosts_of(&world, &listing))?;
         let known: BTreeSet<&ProcId> = listing.procs.iter().map(|status| &status.proc).collect();
         let new = batch.starts.iter().map(|order| &order.proc);
         let new = new.filter(|proc| !known.contains(proc) && self.is_ours(proc));
@@ -405,6 +430,6 @@ impl<L: Launcher, F: Framework> Launcher for PythonLauncher<L, F> {
         let listing = self.inner.list().await?;
         let world = located(&batch.world, &listing);
         let meet = self.meet(&world, &listing, batch).await?;
-        self.inner.prepare(&self.completed(batch, &world, &meet, listing.nodes.len())?, options).await
+        self.inner.prepare(&self.completed(batch, &world, &meet, hosts_of(&world, &listing))?, options).await
     }
 }

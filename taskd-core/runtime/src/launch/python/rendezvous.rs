@@ -4,12 +4,27 @@
 //! The framework defines the service's protocol; this module only defines how the service gets its listening sockets.
 
 use std::fmt::Debug;
-use std::net::TcpListener;
+use std::net::{SocketAddr, TcpListener};
 use std::path::Path;
 
 use async_trait::async_trait;
 
 use crate::job::{Generation, Name};
+
+/// Connects the processes of this host to the rendezvous service of the job, in jobs on many hosts where each host has a
+/// launcher of its own: the processes connect to their own host, and the forwarder to the service's host.
+pub trait RendezvousForwarder: Debug + Send + Sync {
+    /// Returns true if the job's rendezvous service runs on another host.
+    fn is_elsewhere(&self) -> bool;
+
+    /// Accepts the connections of this host's processes of `generation` at `listener`, and forwards them to the service's host.
+    /// Connections of earlier generations are accepted no longer.
+    fn forward(&self, generation: Generation, listener: TcpListener);
+
+    /// Takes note that the service runs on this host, and serves `generation` at `address`: connections from other hosts
+    /// go there.
+    fn serves(&self, generation: Generation, address: SocketAddr);
+}
 
 /// Rendezvous service of a framework: a store that survives the death of any rank.
 ///

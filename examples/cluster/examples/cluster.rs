@@ -1,0 +1,28 @@
+//! A PyTorch training on many hosts: `cluster manager` on one host, `cluster agent` on the others.
+//!
+//! ```text
+//! cargo run --release -p taskd-cluster-example --example cluster -- manager --dir /tmp/a --address 10.0.0.1 \
+//!     --hosts 2 --ranks 2 -- python3 train.py
+//! cargo run --release -p taskd-cluster-example --example cluster -- agent --dir /tmp/b --manager 10.0.0.1:9601
+//! ```
+
+use std::process::ExitCode;
+use taskd_cluster_example::{Options, Role, manage, serve_agent};
+use taskd_core::launch::guard;
+use taskd_examples::program;
+use taskd_pytorch::store;
+
+fn main() -> ExitCode {
+    guard::init(); // this program is also the guard, in which this call does not return
+    store::init(); // nor does it return in the store
+    let options: Options = program::options();
+    program::run(
+        "cluster",
+        Box::pin(async move {
+            match &options.role {
+                Role::Manager(options) => manage(options).await,
+                Role::Agent(options) => serve_agent(options).await,
+            }
+        }),
+    )
+}

@@ -1,0 +1,103 @@
+//! The agent of a host: its launcher with PyTorch's part, and the service at which other agents connect.
+
+use crate::options::{AgentOptions, Common};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+use taskd_core::cluster::{Agent, Forwarder, PlaintextDialer};
+use taskd_core::job::{Name, NodeId};
+use taskd_core::launch::{Launcher, LocalLauncher, OnOwnerLoss};
+use taskd_examples::program::Failure;
+use taskd_pytorch::{Torch, TorchLauncher};
+use tokio::net::TcpListener;
+use tokio_stream::wrappers::TcpListenerStream;
+use tokio_util::sync::CancellationToken;
+
+/// The parts of an agent before it connects.
+#[derive(Debug)]
+pub struct HostAgent {
+    /// Name of the host.
+    pub host: NodeId,
+    /// What connects this host's ranks to the store on another host.
+    pub forwarder: Forwarder,
+    local: Arc<LocalLauncher>,
+    torch: TorchLauncher<Arc<LocalLauncher>>,
+    common: Common,
+}
+
+impl HostAgent {
+    /// Starts the guard of this host, or attaches to it.
+    ///
+    /// # Errors
+    /// Those of [`LocalLauncherBuilder::build`](taskd_core::launch::LocalLauncherBuilder::build).
+    pub async fn new(common: &Common) -> Result<HostAgent, Failure> {
+        let dir = std::path::absolute(&common.dir)?;
+        let mut builder = LocalLauncher::builder(dir.join("run")).job_name(common.job.clone()).slots(common.slots);
+        if let Some(host) = &common.host {
+            builder = builder.node(NodeId(Name::from(host.clone())));
+        }
+        // A killed agent leaves its ranks to the guard, which ends them when their lease would.
+        let keep = OnOwnerLoss::Keep { at_most: common.settings().lease };
+        let local = Arc::new(builder.on_owner_loss(keep).build().await?);
+        let nodes = local.list().await?.nodes;
+        let host = nodes.first().map(|status| status.node.clone()).ok_or("the launcher of this host lists no host")?;
+        let forwarder = Forwarder::new(common.job.clone(), PlaintextDialer, None);
+        let torch = Torch::default().master_addr("127.0.0.1"); // the agent forwards to the store
+        let torch = TorchLauncher::with_framework(Arc::clone(&local), dir.join("torch"), torch);
+        let torch = torch.forwarder(Arc::new(forwarder.clone())).secret(&secret(&common.job));
+        Ok(HostAgent { host, forwarder, local, torch, common: common.clone() })
+    }
+
+    /// Serves the job's managers until `stop` is cancelled; then stops the processes of this host.
+    ///
+    /// # Errors
+    /// Those of [`Agent::run`].
+    pub async fn run(self, managers: &[String], peer_address: String, stop: CancellationToken) -> Result<(), Failure> {
+        let HostAgent { host, forwarder, local, torch, common } = self;
+        let mut agent = Agent::builder(common.job.clone(), host, torch).settings(common.settings());
+        for manager in managers {
+            agent = agent.manager(manager);
+        }
+        let result = agent.forwarder(forwarder, peer_address).build()?.run(stop).await;
+        local.shutdown(Duration::from_secs(2)).await?;
+        Ok(result?)
+    }
+}
+
+/// Returns the secret by which the job's ranks authenticate each other.
+fn secret(job: &str) -> Vec<u8> {
+    format!("{job:>32}").into_bytes()
+}
+
+/// Runs the agent of this host until Ctrl-C.
+///
+/// # Errors
+/// Returns the reason why the agent was not admitted, or could not start.
+pub async fn serve_agent(options: &AgentOptions) -> Result<(), Failure> {
+    let agent = HostAgent::new(&options.common).await?;
+    let any = IpAddr::from(Ipv4Addr::UNSPECIFIED);
+    let listener = TcpListener::bind(SocketAddr::new(options.common.address.unwrap_or(any), 0)).await?;
+    let port = listener.local_addr()?.port();
+    let peer = options.common.address.map_or(format!(":{port}"), |ip| SocketAddr::new(ip, port).to_string());
+    let server = tonic::transport::Server::builder().add_service(agent.forwarder.peer_service().into_server());
+    let serving = server.serve_with_incoming(TcpListenerStream::new(listener));
+    println!("agent         {}, {} slots, manager {}", agent.host, options.common.slots, options.manager.join(", "));
+    let stop = CancellationToken::new();
+    let running = agent.run(&options.manager, peer, stop.clone());
+    tokio::pin!(running);
+    tokio::select! {
+        biased;
+        ended = &mut running => return ended,
+        served = serving => served?,
+        _ = tokio::signal::ctrl_c() => {}
+    }
+    stop.cancel();
+    running.await
+}
+
+/// Returns the directory of the ranks' output on a host.
+#[must_use]
+pub fn output_dir(common: &Common) -> PathBuf {
+    common.dir.join("run")
+}

@@ -1,0 +1,92 @@
+//! The manager of a job: waits for hosts, then runs the job on all of them.
+
+use crate::agent::HostAgent;
+use crate::options::ManagerOptions;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::time::Duration;
+use taskd_core::cluster::consensus::{Candidate, Epoch, Single};
+use taskd_core::cluster::{Manager, ManagerService};
+use taskd_core::job::{JobSpec, NodeId, Ready, WorkerSpec};
+use taskd_core::kernel::JobReport;
+use taskd_core::runtime::Runtime;
+use taskd_core::{detect, recover};
+use taskd_examples::program::{Failure, LEAVE, completed};
+use taskd_pytorch::store::StoreProgram;
+use taskd_pytorch::with_store;
+use tokio::net::TcpListener;
+use tokio::time::Instant;
+use tokio_stream::wrappers::TcpListenerStream;
+use tokio_util::sync::CancellationToken;
+
+/// Runs the manager and the agent of its host until the job has ended.
+///
+/// # Errors
+/// Returns the reason why the job did not start or did not complete.
+pub async fn manage(options: &ManagerOptions) -> Result<(), Failure> {
+    let settings = options.common.settings();
+    let agent = HostAgent::new(&options.common).await?;
+    let service = ManagerService::new(&settings);
+    let listener = TcpListener::bind(options.listen).await?;
+    let port = listener.local_addr()?.port();
+    let host = address(options)?;
+    let reached_at = SocketAddr::new(host, port).to_string();
+    let server = tonic::transport::Server::builder().add_service(service.clone().into_server());
+    let server = server.add_service(agent.forwarder.peer_service().into_server());
+    let serving = tokio::spawn(server.serve_with_incoming(TcpListenerStream::new(listener)));
+
+    let candidate = Candidate::new(agent.host.clone(), std::process::id().to_string(), reached_at.clone());
+    let consensus = Arc::new(Single::new(Epoch(0)));
+    println!("manager       {reached_at}; one manager, no standby: the job ends with this host");
+    let manager = Manager::campaign(options.common.job.clone(), &candidate, consensus, &service, settings).await?;
+    let stop = CancellationToken::new();
+    let own_manager = [reached_at.clone()];
+    let running = agent.run(&own_manager, reached_at, stop.clone());
+    let job = async {
+        let result = run(options, &manager).await;
+        stop.cancel();
+        result
+    };
+    let (ran, agent_ended) = tokio::join!(job, running);
+    serving.abort();
+    let report = ran?;
+    println!("{report}");
+    completed(&report)?;
+    agent_ended
+}
+
+/// Waits for the hosts, and runs the job.
+async fn run(options: &ManagerOptions, manager: &Manager) -> Result<JobReport, Failure> {
+    let deadline = Instant::now() + Duration::from_secs(options.wait_s);
+    let hosts = manager.wait_for_hosts(options.hosts, deadline).await;
+    if hosts < options.hosts {
+        let text = format!("only {hosts} of {} hosts have registered within {} s", options.hosts, options.wait_s);
+        return Err(text.into());
+    }
+    let names: Vec<NodeId> = manager.hosts().into_iter().map(|(host, _, _)| host).collect();
+    println!("hosts         {}", names.iter().map(|host| host.0.to_string()).collect::<Vec<_>>().join(", "));
+    let used = (options.ranks.div_ceil(options.common.slots) as usize).min(names.len());
+    let spec = JobSpec::new(options.common.job.clone(), options.ranks, WorkerSpec::new(options.command.clone()));
+    let mut spec = with_store(spec.with_nodes(names.into_iter().take(used)), &StoreProgram::ReexecSelf)?;
+    spec.policy.ready = Ready::Stepping;
+    spec.policy.min_ranks = options.min_ranks.unwrap_or(options.ranks);
+    spec.policy.checkpoint_dir = options.checkpoints.clone();
+    let runtime = Runtime::builder()
+        .job(spec)
+        .detectors(detect::defaults())
+        .strategies(recover::defaults())
+        .launcher(manager.launcher())
+        .journal(options.common.dir.join("log"))
+        .build()?;
+    Ok(runtime.run_with_signals(LEAVE).await?)
+}
+
+/// Returns the address at which other hosts reach this one.
+fn address(options: &ManagerOptions) -> Result<IpAddr, Failure> {
+    let listen = options.listen.ip();
+    match options.common.address {
+        Some(address) => Ok(address),
+        None if !listen.is_unspecified() => Ok(listen),
+        None => Err("the manager listens on all addresses: state the one at which agents reach it (--address)".into()),
+    }
+}

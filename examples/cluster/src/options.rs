@@ -1,0 +1,96 @@
+//! The options of the program.
+
+use clap::{Args, Parser, Subcommand};
+use std::net::{IpAddr, SocketAddr};
+use std::path::PathBuf;
+use std::time::Duration;
+use taskd_core::cluster::ClusterSettings;
+use taskd_examples::program::number;
+
+/// Trains a PyTorch script on many hosts. Start `manager` on one host, and `agent` on every other one.
+#[derive(Debug, Parser)]
+pub struct Options {
+    /// What this process is.
+    #[command(subcommand)]
+    pub role: Role,
+}
+
+/// What a process is.
+#[derive(Debug, Subcommand)]
+pub enum Role {
+    /// The manager of the job, together with the agent of its host.
+    Manager(ManagerOptions),
+    /// The agent of a host.
+    Agent(AgentOptions),
+}
+
+/// Options of both roles.
+#[derive(Clone, Debug, Args)]
+pub struct Common {
+    /// Name of the job: an agent of another job is not admitted.
+    #[arg(long, default_value = "job")]
+    pub job: String,
+    /// Name of this host (default: its host name).
+    #[arg(long)]
+    pub host: Option<String>,
+    /// Address of this host, at which the other hosts reach it.
+    #[arg(long)]
+    pub address: Option<IpAddr>,
+    /// Ranks that this host can hold.
+    #[arg(long, default_value_t = 1, value_parser = number::<u32>(1, 1024))]
+    pub slots: u32,
+    /// Directory of this host for the output of the ranks and the files of taskd.
+    #[arg(long)]
+    pub dir: PathBuf,
+    /// Milliseconds for which a host may train without contact to a manager that is in office.
+    #[arg(long, default_value_t = 1700, value_parser = number::<u64>(700, 600_000))]
+    pub lease_ms: u64,
+}
+
+/// Options of the manager.
+#[derive(Clone, Debug, Args)]
+pub struct ManagerOptions {
+    /// Options of the host.
+    #[command(flatten)]
+    pub common: Common,
+    /// Address at which agents connect.
+    #[arg(long, default_value = "0.0.0.0:9601")]
+    pub listen: SocketAddr,
+    /// Ranks of the job.
+    #[arg(long, value_parser = number::<u32>(1, 100_000))]
+    pub ranks: u32,
+    /// Fewest ranks with which the job trains, if hosts are lost (default: all).
+    #[arg(long)]
+    pub min_ranks: Option<u32>,
+    /// Hosts that must have registered before the job starts.
+    #[arg(long, default_value_t = 1, value_parser = number::<usize>(1, 100_000))]
+    pub hosts: usize,
+    /// Seconds to wait for these hosts.
+    #[arg(long, default_value_t = 60, value_parser = number::<u64>(1, 86_400))]
+    pub wait_s: u64,
+    /// Directory that all hosts share, for checkpoints.
+    #[arg(long)]
+    pub checkpoints: Option<PathBuf>,
+    /// The command of a rank: an interpreter with the script and its arguments.
+    #[arg(last = true, required = true)]
+    pub command: Vec<String>,
+}
+
+/// Options of an agent.
+#[derive(Clone, Debug, Args)]
+pub struct AgentOptions {
+    /// Options of the host.
+    #[command(flatten)]
+    pub common: Common,
+    /// Address of the manager; more than one if there are several candidates.
+    #[arg(long, required = true)]
+    pub manager: Vec<String>,
+}
+
+impl Common {
+    /// Returns the times of leases.
+    #[must_use]
+    pub fn settings(&self) -> ClusterSettings {
+        ClusterSettings::default().with_lease(Duration::from_millis(self.lease_ms))
+    }
+}

@@ -1,0 +1,41 @@
+//! Handling of hosts that have left while processes of the job ran on them: the loss of the host is the cause of the ends of
+//! these processes.
+//!
+//! This module starts and stops nothing, and considers no process dead: the launcher reports that.
+
+use crate::detect::{Damage, Evidence, Fault, FaultClass, Findings, Health, Suspect};
+use crate::job::{Domain, JobTime, Name, Role};
+use crate::state::{NodeStatus, Proc};
+use std::collections::BTreeMap;
+
+/// Detector name for lost hosts.
+const HOST: Name = Name::new("host");
+
+/// Handles hosts that have left.
+pub(super) struct LostHosts<'a> {
+    pub(super) now: JobTime,
+    /// The processes, to mark those that end with their host.
+    pub(super) procs: &'a mut BTreeMap<Role, Proc>,
+    pub(super) found: &'a mut Findings,
+}
+
+impl LostHosts<'_> {
+    /// Blames a host that has left for the end of the processes that ran on it.
+    pub(super) fn left(&mut self, host: &NodeStatus) {
+        let on_it = self.procs.values_mut().filter(|proc| proc.node.as_ref() == Some(&host.node));
+        let mut number = 0;
+        for proc in on_it.filter(|proc| proc.wanted && !proc.phase.is_over()) {
+            proc.unguarded = true;
+            number += 1;
+        }
+        if number == 0 {
+            return; // nothing was lost
+        }
+        let damage = Damage { device: Health::Faulty, ..Damage::PROCESS_GONE };
+        let suspect = Suspect::certain(Domain::Node(host.node.clone()), FaultClass::NodeLost, damage);
+        let why = host.why.clone().unwrap_or_else(|| format!("{} has left the job", host.node));
+        let fault = Fault::new(HOST, self.now, suspect).with_evidence(Evidence::text("lost", why));
+        let what = format!("its {number} processes are lost with it");
+        self.found.blame(fault.with_evidence(Evidence::text("ran there", what)));
+    }
+}

@@ -2,6 +2,8 @@
 //! the same traits, so the decision kernel is the one of a job on a single host.
 //!
 //! - [`consensus`]: an existing engine stores which process is manager, under which epoch, and which world is in force.
+//! - [`security`]: agents, managers and voters prove that they belong to the job.
 
 pub mod consensus;
+pub mod security;
 mod wire;

@@ -9,7 +9,6 @@ use std::time::Duration;
 
 use hyper_util::rt::TokioIo;
 use rustls::ClientConfig;
-use rustls::client::Resumption;
 use rustls::pki_types::ServerName;
 use tokio::net::{TcpStream, lookup_host};
 use tokio_rustls::TlsConnector;
@@ -81,45 +80,37 @@ impl Connector {
         let stream = self.dial(host, port, peer).await?;
         match self.context.transport() {
             Transport::Plaintext { .. } => {
-                Ok(ClientConnection::new(Io::Plaintext(stream), Origin { peer: peer.to_owned(), files: None }))
+                Ok(ClientConnection::new(Io::Plaintext(stream), Origin { peer: peer.to_owned(), own: None }))
             }
             Transport::Tls(tls) => {
-                let files = tls.settings.files.clone();
-                let config = self.config(tls);
-                let stream = handshake(tls, config, stream, host, peer).await?;
-                let origin = Origin { peer: peer.to_owned(), files: Some(files) };
+                let material = tls.current();
+                let stream = handshake(tls, material.client(self.resumes), stream, host, peer).await?;
+                let own = Some((tls.settings.files.clone(), material));
+                let origin = Origin { peer: peer.to_owned(), own };
                 Ok(ClientConnection::new(Io::Tls(Box::new(stream)), origin))
             }
         }
-    }
-
-    /// Returns the configuration in force.
-    fn config(&self, tls: &Tls) -> Arc<ClientConfig> {
-        let config = Arc::clone(&tls.current().client);
-        if self.resumes {
-            return config;
-        }
-        let mut config = (*config).clone();
-        config.resumption = Resumption::disabled();
-        Arc::new(config)
     }
 
     /// Connects to the first address of the host that accepts, among those that the security allows.
     async fn dial(&self, host: &str, port: u16, peer: &str) -> Result<TcpStream, SecurityError> {
         let failed = |source| SecurityError::Connect { peer: peer.to_owned(), source };
         let addresses: Vec<SocketAddr> = lookup_host((host, port)).await.map_err(failed)?.collect();
+        // One address that does not answer leaves time for the others.
+        let share = self.timeout / u32::try_from(addresses.len().max(1)).unwrap_or(u32::MAX);
         let mut latest = failed(std::io::Error::new(std::io::ErrorKind::NotFound, "the name has no address"));
         for address in addresses {
             if let Err(refused) = self.context.allow(address) {
                 latest = refused;
                 continue;
             }
-            match TcpStream::connect(address).await {
-                Ok(stream) => {
+            match tokio::time::timeout(share, TcpStream::connect(address)).await {
+                Ok(Ok(stream)) => {
                     stream.set_nodelay(true).map_err(failed)?;
                     return Ok(stream);
                 }
-                Err(error) => latest = failed(error),
+                Ok(Err(error)) => latest = failed(error),
+                Err(_) => latest = failed(std::io::ErrorKind::TimedOut.into()),
             }
         }
         Err(latest)

@@ -5,13 +5,13 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
-use rustls::pki_types::UnixTime;
+use rustls::time_provider::DefaultTimeProvider;
 use tokio::time::MissedTickBehavior;
 
 use super::clock::Utc;
 use super::config::{MutualTls, Security};
 use super::error::SecurityError;
-use super::material::{self, Fingerprints, Material};
+use super::material::{self, Clock, Fingerprints, Material};
 use super::rejections::Rejections;
 use super::token::{JobToken, PresentToken, RequireToken};
 
@@ -50,6 +50,7 @@ pub(super) enum Transport {
 pub(super) struct Tls {
     pub(super) settings: MutualTls,
     host: String,
+    clock: Clock,
     current: ArcSwap<Material>,
     status: Mutex<ReloadStatus>,
     /// Held from the first read of a file until its result is in force, so that the latest state wins.
@@ -76,10 +77,14 @@ impl Security {
     /// Returns an error if a file is missing or unusable, if the key or the CA does not match the certificate, if the
     /// certificate is not valid now, or if it does not name the host.
     pub async fn open(self, host: &str) -> Result<SecurityContext, SecurityError> {
+        self.open_with_clock(host, Arc::new(DefaultTimeProvider)).await
+    }
+
+    pub(super) async fn open_with_clock(self, host: &str, clock: Clock) -> Result<SecurityContext, SecurityError> {
         let (transport, token) = match self {
             Self::MutualTls(settings) => {
                 let (token, host) = (settings.token.clone(), host.to_owned());
-                let tls = blocking(move || Tls::load(settings, host)).await?;
+                let tls = blocking(move || Tls::load(settings, host, clock)).await?;
                 (Transport::Tls(Box::new(tls)), token)
             }
             Self::Token(token) => (Transport::Plaintext { anywhere: false }, Some(token)),
@@ -163,15 +168,9 @@ impl SecurityContext {
 }
 
 impl Tls {
-    fn load(settings: MutualTls, host: String) -> Result<Self, SecurityError> {
-        let material = Material::load(&settings, &host, UnixTime::now())?;
-        Ok(Self {
-            current: ArcSwap::from_pointee(material),
-            settings,
-            host,
-            status: Mutex::default(),
-            reloading: Mutex::default(),
-        })
+    fn load(settings: MutualTls, host: String, clock: Clock) -> Result<Self, SecurityError> {
+        let current = ArcSwap::from_pointee(Material::load(&settings, &host, Arc::clone(&clock))?);
+        Ok(Self { settings, host, clock, current, status: Mutex::default(), reloading: Mutex::default() })
     }
 
     /// Returns the configurations in force. Each handshake takes them once.
@@ -187,7 +186,7 @@ impl Tls {
     fn reload(&self) -> Result<(), SecurityError> {
         let _one_at_a_time = self.reloading.lock().unwrap_or_else(PoisonError::into_inner);
         let certificate = self.settings.files.certificate.display();
-        match Material::load(&self.settings, &self.host, UnixTime::now()) {
+        match Material::load(&self.settings, &self.host, Arc::clone(&self.clock)) {
             Ok(material) => {
                 self.current.store(Arc::new(material));
                 let mut status = self.status();

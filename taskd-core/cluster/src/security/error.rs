@@ -155,6 +155,25 @@ pub enum SecurityError {
     Library(#[from] rustls::Error),
 }
 
+impl SecurityError {
+    /// Returns the error of this module among the causes of `error`, such as a gRPC status with the message "transport error":
+    /// it has the sentence for the log. `None` if security is not the cause.
+    #[must_use]
+    pub fn cause_of<'a>(error: &'a (dyn std::error::Error + 'static)) -> Option<&'a Self> {
+        let mut next = Some(error);
+        while let Some(error) = next {
+            // The source of an I/O error is the source of its inner error: the inner one would be left out.
+            let inner = error.downcast_ref::<io::Error>().and_then(io::Error::get_ref);
+            let found = error.downcast_ref().or_else(|| inner.and_then(|inner| inner.downcast_ref()));
+            if found.is_some() {
+                return found;
+            }
+            next = error.source();
+        }
+        None
+    }
+}
+
 /// Error of a host that is not among the names of a certificate.
 #[derive(Debug, Clone, thiserror::Error)]
 #[error("{owner} does not name the host {host}: its names are {names}{advice}")]

@@ -2,9 +2,10 @@
 
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use rustls::client::verify_server_cert_signed_by_trust_anchor;
+use rustls::client::{Resumption, verify_server_cert_signed_by_trust_anchor};
 use rustls::crypto::CryptoProvider;
 use rustls::crypto::ring::{Ticketer, default_provider};
 use rustls::pki_types::pem::{self, PemObject};
@@ -12,6 +13,7 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer, UnixTime};
 use rustls::server::danger::ClientCertVerifier;
 use rustls::server::{ParsedCertificate, WebPkiClientVerifier};
 use rustls::sign::{CertifiedKey, SingleCertAndKey};
+use rustls::time_provider::TimeProvider;
 use rustls::version::TLS13;
 use rustls::{CertificateError, ClientConfig, Error, InconsistentKeys, RootCertStore, ServerConfig};
 
@@ -37,15 +39,25 @@ pub(super) fn fingerprints(files: &TlsFiles) -> Fingerprints {
 #[derive(Debug)]
 pub(super) struct Material {
     pub(super) server: Arc<ServerConfig>,
-    pub(super) client: Arc<ClientConfig>,
-    pub(super) verifier: Arc<dyn ClientCertVerifier>,
     pub(super) fingerprints: Fingerprints,
+    client: Arc<ClientConfig>,
+    verifier: Arc<dyn ClientCertVerifier>,
     chain: Vec<CertificateDer<'static>>,
+    clock: Clock,
+    /// A server has ended a resumed session: the next handshakes are full ones, which give the reason.
+    resumption_refused: AtomicBool,
+}
+
+/// Clock of the verification; tests use another one than the system's.
+pub(super) type Clock = Arc<dyn TimeProvider>;
+
+fn now(clock: &dyn TimeProvider) -> UnixTime {
+    clock.current_time().unwrap_or_else(UnixTime::now)
 }
 
 impl Material {
     /// Loads and checks the files of the host `host`.
-    pub(super) fn load(tls: &MutualTls, host: &str, now: UnixTime) -> Result<Self, SecurityError> {
+    pub(super) fn load(tls: &MutualTls, host: &str, clock: Clock) -> Result<Self, SecurityError> {
         let provider = Arc::new(default_provider());
         let files = &tls.files;
         let ca = files::read(CA, &files.ca, Access::Public)?;
@@ -59,14 +71,14 @@ impl Material {
         let verifier = WebPkiClientVerifier::builder_with_provider(Arc::clone(&roots), Arc::clone(&provider))
             .build()
             .map_err(|error| malformed(CA, &files.ca, error.to_string()))?;
-        verify_own(files, &chain, &roots, &*verifier, &provider, now)?;
+        verify_own(files, &chain, &roots, &*verifier, &provider, now(&*clock))?;
         if let Some(leaf) = chain.first() {
             let owner = format!("the certificate {}", files.certificate.display());
             identity::verify_host(leaf, host, &tls.hosts, &owner)?;
         }
 
         let certified = Arc::new(SingleCertAndKey::from(certified));
-        let mut server = ServerConfig::builder_with_provider(Arc::clone(&provider))
+        let mut server = ServerConfig::builder_with_details(Arc::clone(&provider), Arc::clone(&clock))
             .with_protocol_versions(&[&TLS13])?
             .with_client_cert_verifier(Arc::clone(&verifier))
             .with_cert_resolver(certified.clone());
@@ -74,24 +86,48 @@ impl Material {
         // Tickets keep no state for thousands of agents in the server. Their key is new with each reload, so that no
         // session outlives the CA or the certificate under which it began.
         server.ticketer = Ticketer::new()?;
-        let mut client = ClientConfig::builder_with_provider(provider)
+        let mut client = ClientConfig::builder_with_details(provider, Arc::clone(&clock))
             .with_protocol_versions(&[&TLS13])?
             .with_root_certificates(roots)
             .with_client_cert_resolver(certified);
         client.alpn_protocols = vec![PROTOCOL.to_vec()];
-        Ok(Self { server: Arc::new(server), client: Arc::new(client), verifier, fingerprints, chain })
+        Ok(Self {
+            server: Arc::new(server),
+            client: Arc::new(client),
+            verifier,
+            fingerprints,
+            chain,
+            clock,
+            resumption_refused: AtomicBool::new(false),
+        })
+    }
+
+    /// Returns the configuration of a client's next handshake. It resumes a session only if `resumes`, and if nothing
+    /// suggests that the server will refuse this process: after a full handshake the server's alert gives the reason.
+    pub(super) fn client(&self, resumes: bool) -> Arc<ClientConfig> {
+        if resumes && !self.resumption_refused.load(Ordering::Relaxed) && self.verify_client(&self.chain).is_ok() {
+            return Arc::clone(&self.client);
+        }
+        let mut client = (*self.client).clone();
+        client.resumption = Resumption::disabled();
+        Arc::new(client)
+    }
+
+    /// Makes the next handshakes of clients full ones.
+    pub(super) fn refuse_resumption(&self) {
+        self.resumption_refused.store(true, Ordering::Relaxed);
     }
 
     /// Verifies a peer's certificates against the CA in force. The TLS library does not when a session is resumed.
     pub(super) fn verify_client(&self, chain: &[CertificateDer<'_>]) -> Result<(), Error> {
         let (leaf, intermediates) = chain.split_first().ok_or(Error::NoCertificatesPresented)?;
-        self.verifier.verify_client_cert(leaf, intermediates, UnixTime::now()).map(drop)
+        self.verifier.verify_client_cert(leaf, intermediates, now(&*self.clock)).map(drop)
     }
 
     /// Returns the end of the certificate's validity if it is within `time` from now.
     pub(super) fn expires_within(&self, time: Duration) -> Option<UnixTime> {
         let (leaf, intermediates) = self.chain.split_first()?;
-        let later = UnixTime::since_unix_epoch(Duration::from_secs(UnixTime::now().as_secs()).saturating_add(time));
+        let later = UnixTime::since_unix_epoch(Duration::from_secs(now(&*self.clock).as_secs()).saturating_add(time));
         match self.verifier.verify_client_cert(leaf, intermediates, later) {
             Err(Error::InvalidCertificate(CertificateError::ExpiredContext { not_after, .. })) => Some(not_after),
             _ => None,

@@ -51,6 +51,8 @@ mod stream;
 mod test_authority;
 #[cfg(feature = "test-util")]
 mod test_handshakes;
+#[cfg(all(test, feature = "test-util"))]
+mod tests;
 mod token;
 
 pub use clock::Utc;

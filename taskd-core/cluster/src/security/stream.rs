@@ -14,6 +14,7 @@ use super::config::TlsFiles;
 use super::error::SecurityError;
 use super::explain;
 use super::identity::Peer;
+use super::material::Material;
 
 /// First byte of a TLS record with an alert, and with a handshake (RFC 8446, section 5.1). No HTTP/2 connection begins with
 /// one: a client's first byte is `P`, a server's is the high byte of a short length, 0 (RFC 9113, sections 3.4 and 4.1).
@@ -40,8 +41,8 @@ pub struct ClientConnection {
 #[derive(Debug)]
 pub(super) struct Origin {
     pub(super) peer: String,
-    /// Files of this process; none in plaintext.
-    pub(super) files: Option<TlsFiles>,
+    /// Files of this process, and what was loaded from them; none in plaintext.
+    pub(super) own: Option<(TlsFiles, Arc<Material>)>,
 }
 
 #[derive(Debug)]
@@ -84,14 +85,18 @@ impl ClientConnection {
         }
     }
 
-    /// Replaces an alert of the server by the sentence that explains it.
+    /// Replaces an alert of the server, and the end of a resumed session before its first byte, by the sentence that explains
+    /// it.
     fn explained(&self, error: io::Error) -> io::Error {
-        let alert = match explain::tls_error(&error) {
-            Some(rustls::Error::AlertReceived(alert)) => *alert,
-            _ => return error,
-        };
-        let Some(files) = &self.origin.files else { return error };
-        self.refusal(explain::refused(alert, files))
+        let Some((files, material)) = &self.origin.own else { return error };
+        match explain::tls_error(&error) {
+            Some(rustls::Error::AlertReceived(alert)) => self.refusal(explain::refused(*alert, files)),
+            None if self.unread && self.is_resumed() => {
+                material.refuse_resumption();
+                self.refusal(format!("it ended a resumed session ({error}): the next handshake is a full one"))
+            }
+            _ => error,
+        }
     }
 
     fn refusal(&self, reason: String) -> io::Error {
@@ -107,6 +112,9 @@ impl AsyncRead for ClientConnection {
         let filled = buf.filled().len();
         if let Err(error) = ready!(self.io.poll_read(cx, buf)) {
             return Poll::Ready(Err(self.explained(error)));
+        }
+        if self.unread && buf.filled().len() == filled && buf.remaining() > 0 && self.is_resumed() {
+            return Poll::Ready(Err(self.explained(io::ErrorKind::UnexpectedEof.into())));
         }
         if let (true, Some(first)) = (self.unread, buf.filled().get(filled)) {
             if *first == TLS_ALERT && matches!(self.io, Io::Plaintext(_)) {

@@ -77,8 +77,8 @@ impl Security {
     /// Reads the settings from the environment:
     /// - `TASKD_TLS_CA`, `TASKD_TLS_CERTIFICATE` and `TASKD_TLS_KEY` (paths) select mutual TLS. `TASKD_TLS_WILDCARD=1` or
     ///   `TASKD_TLS_SHARED_NAME` select another [`HostPolicy`] than the default.
-    /// - `TASKD_JOB_TOKEN` or `TASKD_JOB_TOKEN_FILE` is the job's token; it is required without TLS. Child processes inherit
-    ///   variables: the file keeps the token from the ranks of other users.
+    /// - `TASKD_JOB_TOKEN` or `TASKD_JOB_TOKEN_FILE` is the job's token; it is required without TLS. Child processes,
+    ///   ranks among them, inherit the variable; a file that they cannot read keeps the token from them.
     /// - `TASKD_INSECURE=1` allows plaintext beyond loopback. It does not turn off TLS.
     ///
     /// # Errors

@@ -3,12 +3,10 @@
 use std::future::Future;
 use std::net::SocketAddr;
 use std::pin::Pin;
-use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
 use hyper_util::rt::TokioIo;
-use rustls::ClientConfig;
 use rustls::pki_types::ServerName;
 use tokio::net::{TcpStream, lookup_host};
 use tokio_rustls::TlsConnector;
@@ -19,6 +17,7 @@ use super::context::{SecurityContext, Tls, Transport};
 use super::error::SecurityError;
 use super::explain;
 use super::identity;
+use super::material::Material;
 use super::stream::{ClientConnection, Io, Origin};
 
 /// Time for the resolution of a name, the TCP connection and the TLS handshake together.
@@ -84,7 +83,7 @@ impl Connector {
             }
             Transport::Tls(tls) => {
                 let material = tls.current();
-                let stream = handshake(tls, material.client(self.resumes), stream, host, peer).await?;
+                let stream = handshake(tls, &material, self.resumes, stream, host, peer).await?;
                 let own = Some((tls.settings.files.clone(), material));
                 let origin = Origin { peer: peer.to_owned(), own };
                 Ok(ClientConnection::new(Io::Tls(Box::new(stream)), origin))
@@ -119,7 +118,8 @@ impl Connector {
 
 async fn handshake(
     tls: &Tls,
-    config: Arc<ClientConfig>,
+    material: &Material,
+    resumes: bool,
     stream: TcpStream,
     host: &str,
     peer: &str,
@@ -130,10 +130,16 @@ async fn handshake(
     let name = ServerName::try_from(expected.to_owned()).map_err(|_| {
         refused(format!("`{expected}` is neither a DNS name nor an address, so that no certificate can name it"))
     })?;
-    let stream = TlsConnector::from(config).connect(name, stream).await;
-    let stream = stream.map_err(|error| refused(explain::client_side(&error, expected, &tls.settings.files)))?;
+    let explained = |error: &std::io::Error| refused(explain::client_side(error, expected, &tls.settings.files));
+    let stream = TlsConnector::from(material.client(resumes)).connect(name.clone(), stream).await;
+    let stream = stream.map_err(|error| explained(&error))?;
+    let session = stream.get_ref().1;
+    let certificates = session.peer_certificates().unwrap_or_default();
+    let resumed = session.handshake_kind() == Some(rustls::HandshakeKind::Resumed);
+    if resumed && let Err(error) = material.verify_server(certificates, &name) {
+        return Err(explained(&std::io::Error::other(error)));
+    }
     // The TLS library accepts wildcards, which the policy may not.
-    let certificates = stream.get_ref().1.peer_certificates().unwrap_or_default();
     let leaf = certificates.first().ok_or_else(|| refused("it presented no certificate".to_owned()))?;
     identity::verify_host(leaf, host, policy, &format!("the certificate of {peer}"))?;
     Ok(stream)

@@ -1,15 +1,17 @@
 //! Loads certificates and the key, and checks them as a peer would.
 
+use std::fmt;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use rustls::client::{Resumption, verify_server_cert_signed_by_trust_anchor};
+use rustls::client::danger::ServerCertVerifier;
+use rustls::client::{Resumption, WebPkiServerVerifier, verify_server_cert_signed_by_trust_anchor};
 use rustls::crypto::CryptoProvider;
 use rustls::crypto::ring::{Ticketer, default_provider};
 use rustls::pki_types::pem::{self, PemObject};
-use rustls::pki_types::{CertificateDer, PrivateKeyDer, UnixTime};
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
 use rustls::server::danger::ClientCertVerifier;
 use rustls::server::{ParsedCertificate, WebPkiClientVerifier};
 use rustls::sign::{CertifiedKey, SingleCertAndKey};
@@ -36,12 +38,12 @@ pub(super) fn fingerprints(files: &TlsFiles) -> Fingerprints {
 }
 
 /// Checked configurations of both sides, made from one state of the files.
-#[derive(Debug)]
 pub(super) struct Material {
     pub(super) server: Arc<ServerConfig>,
     pub(super) fingerprints: Fingerprints,
     client: Arc<ClientConfig>,
     verifier: Arc<dyn ClientCertVerifier>,
+    server_verifier: Arc<WebPkiServerVerifier>,
     chain: Vec<CertificateDer<'static>>,
     clock: Clock,
     /// A server has ended a resumed session: the next handshakes are full ones, which give the reason.
@@ -53,6 +55,13 @@ pub(super) type Clock = Arc<dyn TimeProvider>;
 
 fn now(clock: &dyn TimeProvider) -> UnixTime {
     clock.current_time().unwrap_or_else(UnixTime::now)
+}
+
+impl fmt::Debug for Material {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // Two pages of settings of the TLS library would follow.
+        out.debug_struct("Material").field("fingerprints", &self.fingerprints).finish_non_exhaustive()
+    }
 }
 
 impl Material {
@@ -69,6 +78,9 @@ impl Material {
         let chain = certificates(CERTIFICATE, &files.certificate, &certificate.content)?;
         let certified = certified_key(files, chain.clone(), &key.content, &provider)?;
         let verifier = WebPkiClientVerifier::builder_with_provider(Arc::clone(&roots), Arc::clone(&provider))
+            .build()
+            .map_err(|error| malformed(CA, &files.ca, error.to_string()))?;
+        let server_verifier = WebPkiServerVerifier::builder_with_provider(Arc::clone(&roots), Arc::clone(&provider))
             .build()
             .map_err(|error| malformed(CA, &files.ca, error.to_string()))?;
         verify_own(files, &chain, &roots, &*verifier, &provider, now(&*clock))?;
@@ -88,13 +100,14 @@ impl Material {
         server.ticketer = Ticketer::new()?;
         let mut client = ClientConfig::builder_with_details(provider, Arc::clone(&clock))
             .with_protocol_versions(&[&TLS13])?
-            .with_root_certificates(roots)
+            .with_webpki_verifier(Arc::clone(&server_verifier))
             .with_client_cert_resolver(certified);
         client.alpn_protocols = vec![PROTOCOL.to_vec()];
         Ok(Self {
             server: Arc::new(server),
             client: Arc::new(client),
             verifier,
+            server_verifier,
             fingerprints,
             chain,
             clock,
@@ -122,6 +135,12 @@ impl Material {
     pub(super) fn verify_client(&self, chain: &[CertificateDer<'_>]) -> Result<(), Error> {
         let (leaf, intermediates) = chain.split_first().ok_or(Error::NoCertificatesPresented)?;
         self.verifier.verify_client_cert(leaf, intermediates, now(&*self.clock)).map(drop)
+    }
+
+    /// Verifies a server's certificates as [`verify_client`](Self::verify_client) does a client's.
+    pub(super) fn verify_server(&self, chain: &[CertificateDer<'_>], name: &ServerName<'_>) -> Result<(), Error> {
+        let (leaf, intermediates) = chain.split_first().ok_or(Error::NoCertificatesPresented)?;
+        self.server_verifier.verify_server_cert(leaf, intermediates, name, &[], now(&*self.clock)).map(drop)
     }
 
     /// Returns the end of the certificate's validity if it is within `time` from now.

@@ -14,9 +14,10 @@ use super::{
 };
 
 const HOST: &str = "127.0.0.1";
-/// Seconds since 1970 of a time before and after the end of `Validity::Expired`, 2000-12-31.
-const DECEMBER_2000: u64 = 977_000_000;
-const JANUARY_2001: u64 = 979_000_000;
+/// Seconds since 1970, ten minutes before and after the end of `Validity::Expired` (2000-12-31T00:00:00Z): tickets of the first
+/// time are usable at the second one.
+const BEFORE: u64 = 978_220_200;
+const AFTER: u64 = 978_221_400;
 
 #[derive(Debug, Clone, Default)]
 struct TestClock(Arc<AtomicU64>);
@@ -33,7 +34,7 @@ impl TimeProvider for TestClock {
     }
 }
 
-/// A server with a certificate that stays valid, and an agent with one that expires, each with its clock.
+/// A server and an agent, each with its clock. Their certificates end with the year 2000, or much later.
 struct Pair {
     server: SecurityContext,
     agent: SecurityContext,
@@ -44,16 +45,19 @@ struct Pair {
 }
 
 impl Pair {
-    async fn new() -> Self {
+    async fn new(server_validity: Validity, agent_validity: Validity) -> Self {
         let directories = [(); 2].map(|()| tempfile::tempdir().expect("a directory"));
         let (server_clock, agent_clock) = (TestClock::default(), TestClock::default());
-        server_clock.set(DECEMBER_2000);
-        agent_clock.set(DECEMBER_2000);
+        server_clock.set(BEFORE);
+        agent_clock.set(BEFORE);
         let ca = TestAuthority::new("job").expect("a CA");
-        let files = ca.write(directories[0].path(), &[HOST]).expect("files");
+        let issue = |validity, directory: &tempfile::TempDir| {
+            let certificate = ca.issue_with(&[HOST], validity, Usage::Both).expect("issued");
+            certificate.write(directory.path(), ca.pem()).expect("files")
+        };
+        let files = issue(server_validity, &directories[0]);
         let server = open(MutualTls::new(files), &server_clock).await;
-        let expiring = ca.issue_with(&[HOST], Validity::Expired, Usage::Both).expect("issued");
-        let files = expiring.write(directories[1].path(), ca.pem()).expect("files");
+        let files = issue(agent_validity, &directories[1]);
         let agent = open(MutualTls::new(files), &agent_clock).await;
         let mut incoming = server.listen(([127, 0, 0, 1], 0).into()).expect("a port");
         let port = incoming.local_addr().port();
@@ -87,14 +91,14 @@ async fn open(settings: MutualTls, clock: &TestClock) -> SecurityContext {
 
 #[tokio::test]
 async fn expired_agent_is_refused_with_the_reason_after_a_session() {
-    let pair = Pair::new().await;
+    let pair = Pair::new(Validity::Valid, Validity::Expired).await;
     assert_eq!(Pair::exchange(pair.connect().await).await.expect("access"), 7);
     let resumed = pair.connect().await;
     assert!(resumed.is_resumed());
     assert_eq!(Pair::exchange(resumed).await.expect("access"), 7);
 
     for clock in [&pair.server_clock, &pair.agent_clock] {
-        clock.set(JANUARY_2001);
+        clock.set(AFTER);
     }
     let error = Pair::exchange(pair.connect().await).await.expect_err("expired").to_string();
     assert!(error.contains("by its clock") && error.contains("host.pem has expired or is not yet valid"), "{error}");
@@ -105,10 +109,10 @@ async fn expired_agent_is_refused_with_the_reason_after_a_session() {
 
 #[tokio::test]
 async fn resumed_session_of_an_expired_agent_is_refused() {
-    let pair = Pair::new().await;
+    let pair = Pair::new(Validity::Valid, Validity::Expired).await;
     assert_eq!(Pair::exchange(pair.connect().await).await.expect("access"), 7);
     // By the agent's clock its certificate is valid: it resumes its session.
-    pair.server_clock.set(DECEMBER_2000 + 25 * 24 * 3600);
+    pair.server_clock.set(AFTER);
     let resumed = pair.connect().await;
     let was_resumed = resumed.is_resumed();
     let error = Pair::exchange(resumed).await.expect_err("expired").to_string();
@@ -119,4 +123,14 @@ async fn resumed_session_of_an_expired_agent_is_refused() {
     assert!(!next.is_resumed());
     let error = Pair::exchange(next).await.expect_err("expired").to_string();
     assert!(error.contains("a clock may be wrong"), "{error}");
+}
+
+#[tokio::test]
+async fn resumed_session_of_an_expired_server_is_refused_by_the_agent() {
+    let pair = Pair::new(Validity::Expired, Validity::Valid).await;
+    assert_eq!(Pair::exchange(pair.connect().await).await.expect("access"), 7);
+    pair.agent_clock.set(AFTER);
+    let error = pair.agent.connector().connect(HOST, pair.port).await.expect_err("expired").to_string();
+    assert!(error.contains("its certificate has expired at 2000-12-31T00:00:00Z"), "{error}");
+    assert!(error.contains("the clock of this host may be wrong: it shows 2000-12-31T00:10:00Z"), "{error}");
 }

@@ -23,8 +23,8 @@ impl fmt::Display for Utc {
     }
 }
 
-/// Returns year, month and day of a day since 1970. Source: Howard Hinnant, "chrono-Compatible Low-Level Date Algorithms",
-/// `civil_from_days`, for days since 1970 only.
+/// Returns year, month and day of a day since 1970. Source: Howard Hinnant, "chrono-Compatible Low-Level Date
+/// Algorithms", `civil_from_days`, for days since 1970 only.
 const fn civil_from_days(days: u64) -> (u64, u64, u64) {
     // Eras of 400 years begin on the first of March, so that the leap day is the last of its year.
     let shifted = days + 719_468;

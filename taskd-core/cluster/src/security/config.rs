@@ -75,14 +75,16 @@ pub struct TrustedNetwork(pub(super) JobToken);
 
 impl Security {
     /// Reads the settings from the environment:
-    /// - `TASKD_TLS_CA`, `TASKD_TLS_CERTIFICATE` and `TASKD_TLS_KEY` (paths) select mutual TLS. `TASKD_TLS_WILDCARD=1` or
+    /// - `TASKD_TLS_CA`, `TASKD_TLS_CERTIFICATE` and `TASKD_TLS_KEY` (paths) select mutual TLS.
+    ///   `TASKD_TLS_WILDCARD=1` or
     ///   `TASKD_TLS_SHARED_NAME` select another [`HostPolicy`] than the default.
     /// - `TASKD_JOB_TOKEN` or `TASKD_JOB_TOKEN_FILE` is the job's token; it is required without TLS. Child processes,
     ///   ranks among them, inherit the variable; a file that they cannot read keeps the token from them.
     /// - `TASKD_INSECURE=1` allows plaintext beyond loopback. It does not turn off TLS.
     ///
     /// # Errors
-    /// Returns an error if a setting is missing, unusable or contradicts another, or if the token's file cannot be used.
+    /// Returns an error if a setting is missing, unusable or contradicts another, or if the token's file is not
+    /// usable.
     pub fn from_env() -> Result<Self, SecurityError> {
         Self::from_variables(|name| std::env::var_os(name))
     }
@@ -102,7 +104,8 @@ impl Security {
             (Some(token), false) => Ok(Self::Token(token)),
             (Some(token), true) => Ok(Self::Insecure(TrustedNetwork(token))),
             (None, true) => Err(SecurityError::Settings(format!(
-                "{INSECURE}=1 allows plaintext, but each connection still presents the job's token: set {TOKEN} or {TOKEN_FILE}"
+                "{INSECURE}=1 allows plaintext, but each connection still presents the job's token: set {TOKEN} or \
+                 {TOKEN_FILE}"
             ))),
             (None, false) => Err(SecurityError::NotConfigured),
         }

@@ -58,9 +58,9 @@ impl Connector {
     /// Connects to a host's port and verifies the host.
     ///
     /// # Errors
-    /// Returns an error if there is no connection in time, if the host's certificate is not of the job's CA, not valid now or
-    /// does not name the host, or if plaintext would leave this host on an untrusted network. The server verifies this
-    /// process after the handshake: its refusal is an error of the first read.
+    /// Returns an error if there is no connection in time, if the host's certificate is not of the job's CA, not valid
+    /// now or does not name the host, or if plaintext would leave this host on an untrusted network. The server
+    /// verifies this process after the handshake: its refusal is an error of the first read.
     pub async fn connect(&self, host: &str, port: u16) -> Result<ClientConnection, SecurityError> {
         let peer = format!("{host}:{port}");
         match tokio::time::timeout(self.timeout, self.connect_unlimited(host, port, &peer)).await {

@@ -15,8 +15,8 @@ use super::material::{self, Clock, Fingerprints, Material};
 use super::rejections::Rejections;
 use super::token::{JobToken, PresentToken, RequireToken};
 
-/// The files are checked for changes this often. A changed file is loaded when two checks in a row see the same state, so that
-/// a file that is still being written is left alone.
+/// The files are checked for changes this often. A changed file is loaded when two checks in a row see the same state,
+/// so that a file that is still being written is left alone.
 pub const FILES_CHECK_INTERVAL: Duration = Duration::from_secs(2);
 /// A certificate that expires within this time is reported in the log.
 pub const EXPIRY_WARNING: Duration = Duration::from_secs(3 * 24 * 3600);
@@ -70,8 +70,8 @@ pub struct ReloadStatus {
 }
 
 impl Security {
-    /// Loads and checks the files, and begins to watch them until the last clone of the context is dropped. `host` is the name
-    /// or address of this host by which its agent reports and its peers dial; plaintext does not use it.
+    /// Loads and checks the files, and begins to watch them until the last clone of the context is dropped. `host` is
+    /// the name or address of this host by which its agent reports and its peers dial; plaintext does not use it.
     ///
     /// # Errors
     /// Returns an error if a file is missing or unusable, if the key or the CA does not match the certificate, if the
@@ -201,7 +201,7 @@ impl Tls {
                 status.failures += 1;
                 // A broken file is read again at each check: one line for each error is enough.
                 if status.error.as_ref() != Some(&message) {
-                    tracing::error!(%certificate, "changed certificates are not used, the ones before stay in force: {message}");
+                    tracing::error!(%certificate, "changed certificates are not used, the old ones stay: {message}");
                 }
                 status.error = Some(message);
                 Err(error)

@@ -15,14 +15,14 @@ pub enum SecurityError {
     Settings(String),
     /// No variable of the environment configures the security of the job.
     #[error(
-        "nothing secures this job: set TASKD_TLS_CA, TASKD_TLS_CERTIFICATE and TASKD_TLS_KEY for mutual TLS, or TASKD_JOB_TOKEN \
-         (or TASKD_JOB_TOKEN_FILE) for plaintext on this host alone"
+        "nothing secures this job: set TASKD_TLS_CA, TASKD_TLS_CERTIFICATE and TASKD_TLS_KEY for mutual TLS, or \
+         TASKD_JOB_TOKEN (or TASKD_JOB_TOKEN_FILE) for plaintext on this host alone"
     )]
     NotConfigured,
     /// Plaintext on an address beyond loopback, on a network that was not named as trusted.
     #[error(
-        "plaintext on {address} is refused, because every host on the way can read the job's token: configure mutual TLS, or set \
-         TASKD_INSECURE=1 if you trust each host of this network"
+        "plaintext on {address} is refused, because every host on the way can read the job's token: configure mutual \
+         TLS, or set TASKD_INSECURE=1 if you trust each host of this network"
     )]
     PlaintextRefused {
         /// Address that was to be used.
@@ -40,8 +40,8 @@ pub enum SecurityError {
     },
     /// A file with a secret can be read by other users.
     #[error(
-        "{what} {} can be read by other users (mode {mode:04o}): remove their access with `chmod 600`, and replace the secret if \
-         they may have read it",
+        "{what} {} can be read by other users (mode {mode:04o}): remove their access with `chmod 600`, and replace the \
+         secret if they may have read it",
         path.display()
     )]
     Exposed {
@@ -75,7 +75,8 @@ pub enum SecurityError {
     },
     /// The certificate has expired, by this host's clock.
     #[error(
-        "the certificate {} has expired at {not_after}: renew it; or the clock of this host may be wrong: it shows {now}",
+        "the certificate {} has expired at {not_after}: renew it; or the clock of this host may be wrong: it shows \
+         {now}",
         certificate.display()
     )]
     Expired {
@@ -156,8 +157,8 @@ pub enum SecurityError {
 }
 
 impl SecurityError {
-    /// Returns the error of this module among the causes of `error`, such as a gRPC status with the message "transport error":
-    /// it has the sentence for the log. `None` if security is not the cause.
+    /// Returns the error of this module among the causes of `error`, such as a gRPC status with the message "transport
+    /// error": it has the sentence for the log. `None` if security is not the cause.
     #[must_use]
     pub fn cause_of<'a>(error: &'a (dyn std::error::Error + 'static)) -> Option<&'a Self> {
         let mut next = Some(error);

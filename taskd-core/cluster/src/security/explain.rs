@@ -70,8 +70,8 @@ fn certificate_of_server(error: &CertificateError, name: &str, files: &TlsFiles)
         CertificateError::NotValidForNameContext { presented, .. } => {
             let names = if presented.is_empty() { "none".to_owned() } else { presented.join(", ") };
             format!(
-                "its certificate does not name {name}: its names are {names}; dial it by one of them, or issue its certificate \
-                 with {name} as subjectAltName"
+                "its certificate does not name {name}: its names are {names}; dial it by one of them, or issue its \
+                 certificate with {name} as subjectAltName"
             )
         }
         CertificateError::UnknownIssuer | CertificateError::BadSignature => format!(
@@ -110,7 +110,8 @@ pub(super) fn refused(alert: AlertDescription, files: &TlsFiles) -> String {
             "it does not trust the CA of {certificate}: check the address, and use the CA file of one job on both sides"
         ),
         AlertDescription::CertificateExpired => format!(
-            "by its clock {certificate} has expired or is not yet valid: renew it; or a clock may be wrong: this host's shows {}",
+            "by its clock {certificate} has expired or is not yet valid: renew it; or a clock may be wrong: this \
+             host's shows {}",
             Utc::from(UnixTime::now())
         ),
         AlertDescription::BadCertificate

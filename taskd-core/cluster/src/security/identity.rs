@@ -17,15 +17,15 @@ const NAME_OF_NO_HOST: &str = "taskd.invalid";
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub enum HostPolicy {
-    /// Each host has a certificate of its own: the host's name or address is among the subject alternative names, letter by
-    /// letter. This is the default.
+    /// Each host has a certificate of its own: the host's name or address is among the subject alternative names,
+    /// letter by letter. This is the default.
     #[default]
     Exact,
-    /// A wildcard such as `*.pool.example.org` names all hosts of its domain: a process with that certificate can pose as each
-    /// of them.
+    /// A wildcard such as `*.pool.example.org` names all hosts of its domain: a process with that certificate can pose
+    /// as each of them.
     Wildcard,
-    /// All hosts share one certificate with this name, and peers verify this name in place of the host's: a process with that
-    /// certificate can pose as each host of the job.
+    /// All hosts share one certificate with this name, and peers verify this name in place of the host's: a process
+    /// with that certificate can pose as each host of the job.
     Shared {
         /// The name in the certificate, such as `job.taskd.internal`.
         name: String,
@@ -44,8 +44,8 @@ impl HostPolicy {
     const fn advice(&self) -> &'static str {
         match self {
             Self::Exact => {
-                "; issue a certificate with this host as subjectAltName (the common name does not count, and a wildcard only \
-                 with TASKD_TLS_WILDCARD=1)"
+                "; issue a certificate with this host as subjectAltName (the common name does not count, and a \
+                 wildcard only with TASKD_TLS_WILDCARD=1)"
             }
             Self::Wildcard => "; issue a certificate with this host or its domain as subjectAltName",
             Self::Shared { .. } => {
@@ -80,7 +80,8 @@ pub(super) fn verify_host(
     })
 }
 
-/// Returns true if `name` is among the DNS names letter by letter. It restricts a match of the TLS library, and replaces none.
+/// Returns true if `name` is among the DNS names letter by letter. It restricts a match of the TLS library, and
+/// replaces none.
 fn has_dns_name(certificate: &CertificateDer<'_>, name: &str) -> bool {
     webpki::EndEntityCert::try_from(certificate)
         .is_ok_and(|parsed| parsed.valid_dns_names().any(|dns| dns.eq_ignore_ascii_case(name.trim_end_matches('.'))))
@@ -118,16 +119,16 @@ impl PeerIdentity {
         self.certificate.is_some()
     }
 
-    /// Returns the subject alternative names of the peer's certificate, in the notation of the TLS library: for messages, not
-    /// for decisions.
+    /// Returns the subject alternative names of the peer's certificate, in the notation of the TLS library: for
+    /// messages, not for decisions.
     #[must_use]
     pub fn names(&self) -> Vec<String> {
         self.certificate.as_deref().map(names).unwrap_or_default()
     }
 
-    /// Verifies that the peer may act in the name of `host`, such as the host in the Hello of an agent: its certificate names
-    /// the host under the server's [`HostPolicy`]. A peer in plaintext may act for every host, because the job's token is all
-    /// that it proves.
+    /// Verifies that the peer may act in the name of `host`, such as the host in the Hello of an agent: its certificate
+    /// names the host under the server's [`HostPolicy`]. A peer in plaintext may act for every host, because the job's
+    /// token is all that it proves.
     ///
     /// # Errors
     /// Returns [`NotNamed`], which is a `PermissionDenied` as a gRPC status.

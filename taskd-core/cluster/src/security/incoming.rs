@@ -33,8 +33,8 @@ pub const LISTEN_BACKLOG: u32 = 4096;
 const READY_MAX: usize = 64;
 /// Pause after a failure to accept, such as too many open files.
 const ACCEPT_RETRY: Duration = Duration::from_millis(100);
-/// A rejected peer's data are read and dropped for this time and length: closing a socket with unread data would drop the
-/// alert that explains the rejection.
+/// A rejected peer's data are read and dropped for this time and length: closing a socket with unread data would drop
+/// the alert that explains the rejection.
 const LINGER: Duration = Duration::from_millis(500);
 const LINGER_BYTES: u64 = 64 << 10;
 
@@ -95,8 +95,8 @@ impl IncomingCounters {
     }
 }
 
-/// Stream of the connections with verified peers, for `serve_with_incoming` of a tonic server. It does not end, and has no
-/// errors: rejected peers are counted. Dropping it closes the listener and ends all handshakes.
+/// Stream of the connections with verified peers, for `serve_with_incoming` of a tonic server. It does not end, and has
+/// no errors: rejected peers are counted. Dropping it closes the listener and ends all handshakes.
 #[derive(Debug)]
 pub struct Incoming {
     ready: mpsc::Receiver<ServerConnection>,
@@ -231,8 +231,8 @@ impl Acceptor {
         let before = self.counters.at_bound.fetch_add(1, Ordering::Relaxed);
         if before == 0 {
             tracing::warn!(
-                "{} handshakes at the same time: further peers wait; if no storm of reconnections explains it, a peer may hold \
-                 handshakes open",
+                "{} handshakes at the same time: further peers wait; if no storm of reconnections explains it, a peer \
+                 may hold handshakes open",
                 self.limits.handshakes_max
             );
         }

@@ -234,12 +234,15 @@ fn not_verified(files: &TlsFiles, now: UnixTime, error: Error) -> SecurityError 
             return SecurityError::NotYetValid { certificate, not_before: not_before.into(), now: now.into() };
         }
         Error::InvalidCertificate(CertificateError::UnknownIssuer) => {
-            "another CA has issued it, or an intermediate is missing: use the CA file of this job, and append the intermediates \
-             to the certificate"
+            "another CA has issued it, or an intermediate is missing: use the CA file of this job, and append the \
+             intermediates to the certificate"
                 .to_owned()
         }
-        Error::InvalidCertificate(CertificateError::InvalidPurpose | CertificateError::InvalidPurposeContext { .. }) => {
-            "each process is server and client: request a certificate with `extendedKeyUsage = serverAuth, clientAuth`".to_owned()
+        Error::InvalidCertificate(
+            CertificateError::InvalidPurpose | CertificateError::InvalidPurposeContext { .. },
+        ) => {
+            "each process is server and client: request a certificate with `extendedKeyUsage = serverAuth, clientAuth`"
+                .to_owned()
         }
         error => error.to_string(),
     };

@@ -2,12 +2,12 @@
 //!
 //! | [`Security`] | on the wire | proof | addresses |
 //! |---|---|---|---|
-//! | [`MutualTls`](Security::MutualTls) | TLS 1.3 | certificate of the job's CA on both sides; the token too, if set | all |
+//! | [`MutualTls`](Security::MutualTls) | TLS 1.3 | certificates of the job's CA; the token too, if set | all |
 //! | [`Token`](Security::Token) | plaintext | the job's token with each request | loopback |
-//! | [`Insecure`](Security::Insecure) | plaintext | the job's token with each request | all: `TASKD_INSECURE=1` trusts the network |
+//! | [`Insecure`](Security::Insecure) | plaintext | the job's token with each request | all, by `TASKD_INSECURE=1` |
 //!
-//! [`Security::open`] checks everything that would fail later, and returns a [`SecurityContext`]. Its [`Incoming`] and its
-//! [`Connector`] fit every tonic service:
+//! [`Security::open`] checks everything that would fail later, and returns a [`SecurityContext`]. Its [`Incoming`] and
+//! its [`Connector`] fit every tonic service:
 //!
 //! ```no_run
 //! # use taskd_cluster::security::{Peer, Security, SecurityError};
@@ -22,7 +22,8 @@
 //!     .serve_with_incoming(incoming);
 //!
 //! // Client: `http`, with TLS too.
-//! let channel = tonic::transport::Endpoint::from_static("http://node-1:7070").connect_with_connector_lazy(context.connector());
+//! let endpoint = tonic::transport::Endpoint::from_static("http://node-1:7070");
+//! let channel = endpoint.connect_with_connector_lazy(context.connector());
 //! let service = tonic::service::interceptor::InterceptedService::new(channel, context.present_token());
 //! # let _ = service;
 //! # server.await?;

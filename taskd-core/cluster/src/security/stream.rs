@@ -16,8 +16,9 @@ use super::explain;
 use super::identity::Peer;
 use super::material::Material;
 
-/// First byte of a TLS record with an alert, and with a handshake (RFC 8446, section 5.1). No HTTP/2 connection begins with
-/// one: a client's first byte is `P`, a server's is the high byte of a short length, 0 (RFC 9113, sections 3.4 and 4.1).
+/// First byte of a TLS record with an alert, and with a handshake (RFC 8446, section 5.1). No HTTP/2 connection begins
+/// with one: a client's first byte is `P`, a server's is the high byte of a short length, 0 (RFC 9113, sections 3.4 and
+/// 4.1).
 const TLS_ALERT: u8 = 21;
 pub(super) const TLS_HANDSHAKE: u8 = 22;
 
@@ -85,8 +86,8 @@ impl ClientConnection {
         }
     }
 
-    /// Replaces an alert of the server, and the end of a resumed session before its first byte, by the sentence that explains
-    /// it.
+    /// Replaces an alert of the server, and the end of a resumed session before its first byte, by the sentence that
+    /// explains it.
     fn explained(&self, error: io::Error) -> io::Error {
         let Some((files, material)) = &self.origin.own else { return error };
         match explain::tls_error(&error) {
@@ -118,7 +119,8 @@ impl AsyncRead for ClientConnection {
         }
         if let (true, Some(first)) = (self.unread, buf.filled().get(filled)) {
             if *first == TLS_ALERT && matches!(self.io, Io::Plaintext(_)) {
-                let reason = "it speaks TLS, and this process does not: set TASKD_TLS_CA, TASKD_TLS_CERTIFICATE and TASKD_TLS_KEY";
+                let reason = "it speaks TLS, and this process does not: set TASKD_TLS_CA, TASKD_TLS_CERTIFICATE and \
+                              TASKD_TLS_KEY";
                 return Poll::Ready(Err(self.refusal(reason.to_owned())));
             }
             self.unread = false;

@@ -36,8 +36,9 @@ pub struct HandshakeRate {
     pub resumed: usize,
 }
 
-/// Measures `count` mutual TLS handshakes (P-256) over loopback, `concurrency` at a time. Server and clients share the cores
-/// of this process. The certificates are written into `directory`. Must be called within a tokio runtime with I/O.
+/// Measures `count` mutual TLS handshakes (P-256) over loopback, `concurrency` at a time. Server and clients share the
+/// cores of this process. The certificates are written into `directory`. Must be called within a tokio
+/// runtime.
 ///
 /// # Errors
 /// Returns an error if a file cannot be written, or if a connection fails.

@@ -14,8 +14,8 @@ use super::{
 };
 
 const HOST: &str = "127.0.0.1";
-/// Seconds since 1970, ten minutes before and after the end of `Validity::Expired` (2000-12-31T00:00:00Z): tickets of the first
-/// time are usable at the second one.
+/// Seconds since 1970, ten minutes before and after the end of `Validity::Expired` (2000-12-31T00:00:00Z): tickets of
+/// the first time are usable at the second one.
 const BEFORE: u64 = 978_220_200;
 const AFTER: u64 = 978_221_400;
 

@@ -29,8 +29,8 @@ const WHAT: &str = "the token file";
 pub struct JobToken(Arc<str>);
 
 impl JobToken {
-    /// Creates a token from a secret of [`TOKEN_CHARS_MIN`] to [`TOKEN_CHARS_MAX`] visible ASCII characters. White space at
-    /// both ends is removed.
+    /// Creates a token from a secret of [`TOKEN_CHARS_MIN`] to [`TOKEN_CHARS_MAX`] visible ASCII characters. White
+    /// space at both ends is removed.
     ///
     /// # Errors
     /// Returns [`SecurityError::Token`] if the secret is shorter or longer, or has another character.
@@ -52,7 +52,8 @@ impl JobToken {
     /// Reads a token from a file that only its owner can read.
     ///
     /// # Errors
-    /// Returns an error if the file cannot be read, if other users can read it, or if [`JobToken::new`] refuses its content.
+    /// Returns an error if the file cannot be read, if other users can read it, or if [`JobToken::new`] refuses its
+    /// content.
     pub fn read(path: &Path) -> Result<Self, SecurityError> {
         let file = files::read(WHAT, path, files::Access::Secret)?;
         let text =
@@ -71,7 +72,7 @@ impl JobToken {
         let length = secret.chars().count();
         if length < TOKEN_CHARS_MIN {
             let reason = format!(
-                "it has {length} characters, and needs at least {TOKEN_CHARS_MIN}: create one with `openssl rand -hex 32`"
+                "it has {length} characters, and needs {TOKEN_CHARS_MIN}: create one with `openssl rand -hex 32`"
             );
             return Err(unusable(origin, &reason));
         }
@@ -155,8 +156,8 @@ impl Interceptor for RequireToken {
             Some(presented) if token.matches(presented) => return Ok(request),
             Some(_) => (
                 RejectReason::WrongToken,
-                "the request presents the token of another job: give this process the token of the job that it belongs to, \
-                 or check the address of its manager",
+                "the request presents the token of another job: give this process the token of the job that it belongs \
+                 to, or check the address of its manager",
             ),
             None => (
                 RejectReason::MissingToken,

@@ -43,7 +43,7 @@ async fn open_with(files: &TlsFiles, hosts: HostPolicy, host: &str) -> Result<Se
     Security::MutualTls(MutualTls::new(files.clone()).with_hosts(hosts)).open(host).await
 }
 
-/// Security of a host with a certificate of `authority`, whose files lie in `directory`.
+/// Security of a host with a certificate of `authority`; its files lie in `directory`.
 async fn member(authority: &TestAuthority, directory: &Path) -> SecurityContext {
     open(&authority.write(directory, &[HOST]).expect("files")).await
 }

@@ -12,7 +12,10 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let directory = tempfile::tempdir()?;
     for kind in [HandshakeKind::Full, HandshakeKind::Resumed] {
         let rate = handshakes_per_second(kind, count, concurrency, directory.path()).await?;
-        println!("{kind:?}: {:.0} handshakes per second, {} of {count} resumed", rate.per_second, rate.resumed);
+        println!(
+            "{kind:?}: {:.0} handshakes per second, {:.0} per second of processor time, {} of {count} resumed",
+            rate.per_second, rate.per_cpu_second, rate.resumed
+        );
     }
     Ok(())
 }

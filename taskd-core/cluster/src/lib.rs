@@ -2,12 +2,14 @@
 //! the same traits, so the decision kernel is the one of a job on a single host.
 //!
 //! - [`consensus`]: an existing engine stores which process is manager, under which epoch, and which world is in force.
+//! - [`security`]: agents, managers and voters prove that they belong to the job.
 
 mod agent;
 pub mod consensus;
 mod dial;
 mod manager;
 mod rendezvous;
+pub mod security;
 mod session;
 mod settings;
 mod wire;

@@ -2,6 +2,8 @@
 //!
 //! No consensus algorithm is written here: an engine that exists (Raft, etcd) stores the record.
 
+#[cfg(feature = "test-util")]
+pub mod conformance;
 mod error;
 mod record;
 mod single;

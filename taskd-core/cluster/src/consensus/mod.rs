@@ -5,10 +5,12 @@
 #[cfg(feature = "test-util")]
 pub mod conformance;
 mod error;
+pub mod etcd;
 mod record;
 mod single;
 
 pub use error::ConsensusError;
+pub use etcd::{Etcd, EtcdSettings};
 pub use record::{Candidate, ConsensusInfo, Epoch, RECORD_BYTES_MAX, Record, Version};
 pub use single::Single;
 

@@ -201,3 +201,42 @@ fn foreign(key: &Bytes, revision: i64) -> ConsensusError {
          the key (etcdctl del {key}), so that a candidate can become the manager"
     ))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn found(keys: [i64; 3]) -> State {
+        let key = |revision: i64| {
+            let kv = KeyValue { create_revision: revision, mod_revision: revision, ..Default::default() };
+            Some(kv).filter(|_| revision > 0)
+        };
+        let [manager, epoch, record] = keys.map(key);
+        State { revision: 0, manager, epoch, record }
+    }
+
+    #[test]
+    fn version_rises_with_every_change_also_with_the_end_of_a_manager() {
+        // Revisions of the manager's key, of the epoch's and of the record's; other jobs take revisions in between.
+        let changes =
+            [[0, 0, 0], [5, 5, 0], [0, 5, 0], [6, 6, 0], [6, 6, 7], [6, 6, 9], [0, 6, 9], [10, 10, 9], [0, 10, 9]];
+        let versions = changes.map(|keys| found(keys).version().0);
+        assert_eq!(versions, [0, 10, 11, 12, 14, 18, 19, 20, 21]);
+    }
+
+    #[test]
+    fn write_expects_a_version_that_the_record_can_have_in_the_epoch() {
+        let keys = Keys::new("job");
+        let expects = |epoch, expected| {
+            let transaction = keys.write(Epoch(epoch), Version(expected), Bytes::new());
+            let record = transaction.compare.last().unwrap().clone();
+            (record.result(), record.target_union)
+        };
+        let modified = |revision| Some(TargetUnion::ModRevision(revision));
+        assert_eq!(expects(6, 12), (CompareResult::Less, modified(6)), "nothing written in the epoch");
+        assert_eq!(expects(6, 18), (CompareResult::Equal, modified(9)));
+        for never in [0, 10, 11, 13, 19, u64::MAX] {
+            assert_eq!(expects(6, never), (CompareResult::Less, modified(0)), "version {never}");
+        }
+    }
+}

@@ -24,9 +24,10 @@ use std::time::Duration;
 use tokio::time::sleep;
 use tonic::{Code, Response};
 
-/// Time that a failover takes beyond the lease: etcd looks for ended leases every 500 ms and deletes their keys through
-/// its log; the next candidate then makes three requests.
-pub const TAKEOVER: Duration = Duration::from_secs(2);
+/// Time that a failover takes beyond the lease. If the lost host was also etcd's leader, etcd elects another one, in 2 s
+/// with its default timeouts, and all leases begin again. etcd looks for ended leases every 500 ms, and the next candidate
+/// then makes three requests.
+pub const TAKEOVER: Duration = Duration::from_secs(3);
 
 /// A job's record in etcd. The manager holds a key with a lease, and the revision at which etcd created the key is the
 /// epoch. Clones share one handle; a task keeps its lease alive until the last clone is dropped, which ends the epoch of
@@ -174,7 +175,9 @@ impl Consensus for Etcd {
         let lease = Duration::from_secs(self.inner.granted.load(Relaxed));
         let statement = "the record is in etcd: the job survives the loss of any host as long as a majority of etcd's \
                          members and one candidate are left";
-        ConsensusInfo::new("etcd", statement).with_failover(lease.saturating_add(TAKEOVER))
+        // The standby's endpoint may have been lost with the manager: the standby notices this within its limit.
+        let longest = lease.max(self.inner.pool.limit).saturating_add(TAKEOVER);
+        ConsensusInfo::new("etcd", statement).with_failover(longest)
     }
 
     async fn campaign(&self, candidate: &Candidate) -> Result<Epoch, ConsensusError> {

@@ -38,7 +38,7 @@ impl EtcdSettings {
             endpoints: endpoints.into_iter().map(Into::into).collect(),
             lease: LEASE_DEFAULT,
             limit: LIMIT_DEFAULT,
-            channels: Arc::new(|uri: &str| Ok(plain(uri)?)),
+            channels: Arc::new(plain),
         }
     }
 
@@ -59,8 +59,8 @@ impl EtcdSettings {
         self
     }
 
-    /// Sets the function that makes the channel to an endpoint from its URI, for example with TLS
-    /// ([`Endpoint::connect_with_connector_lazy`]). It must return at once, and the channel must connect lazily. Without
+    /// Sets the function that makes the channel to an endpoint from its URI, for example with TLS, by whose certificate
+    /// etcd knows the client ([`Endpoint::connect_with_connector_lazy`]). It must return at once, and the channel must connect lazily. Without
     /// it, endpoints are connected by TCP, without TLS.
     #[must_use]
     pub fn with_channels<F>(mut self, channels: F) -> EtcdSettings

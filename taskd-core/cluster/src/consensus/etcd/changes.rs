@@ -15,11 +15,11 @@ use tonic::{Request, Streaming};
 /// Requests that can wait in the stream to etcd: the watch, and the question for progress.
 const REQUESTS: usize = 2;
 
-/// Waits until one of the job's keys has changed at revision `from` or later. Also returns if this revision is compacted
-/// away: the caller reads the keys again.
+/// Waits until one of the job's keys has changed at revision `from` or later. Also returns if this revision is
+/// compacted away: the caller reads the keys again.
 ///
-/// The stream is silent without changes. After half of the pool's time limit the endpoint is asked for its progress, and
-/// one that does not answer this in the other half has failed. An endpoint without a leader ends the stream.
+/// The stream is silent without changes. After half of the pool's time limit the endpoint is asked for its progress,
+/// and one that does not answer this in the other half has failed. An endpoint without a leader ends the stream.
 pub(super) async fn changed(pool: &Pool, keys: &Keys, from: i64) -> Result<(), ConsensusError> {
     let (at, uri, channel) = pool.preferred()?;
     let (requests, stream) = mpsc::channel(REQUESTS);

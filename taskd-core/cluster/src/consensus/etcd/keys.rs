@@ -1,4 +1,4 @@
-//! The keys of a job, what they say, and the transactions that change them.
+//! The keys of a job, their meaning, and the transactions that change them.
 //!
 //! ```text
 //! /taskd/JOB/manager   the candidate in office, attached to its lease: the epoch is the key's create revision
@@ -7,10 +7,10 @@
 //! ```
 //!
 //! # Version
-//! etcd's revisions rise with every change of any key, so the greatest revision of these keys rises with every change of
-//! the record but one: etcd deletes the manager's key when its lease ends, and a key that is gone has no revision. The
-//! version is therefore twice the greatest revision, plus 1 if there is no manager: the end of a manager makes it odd, and
-//! the next change, which has a greater revision, raises it again.
+//! etcd's revisions rise with every change of any key, so the greatest revision of these keys rises with every change
+//! of the record but one: etcd deletes the manager's key when its lease ends, and a key that is gone has no revision.
+//! The version is therefore twice the greatest revision, plus 1 if there is no manager: the end of a manager makes it
+//! odd, and the next change, which has a greater revision, raises it again.
 
 use super::proto::etcdserverpb as pb;
 use super::proto::mvccpb::KeyValue;
@@ -36,7 +36,8 @@ impl Keys {
         Keys { manager: key("manager"), epoch: key("epoch"), record: key("record"), range }
     }
 
-    /// Returns the requests that read all keys; without the record's value, which can be long, if only its version counts.
+    /// Returns the requests that read all keys; without the record's value, which can be long, if only its version
+    /// counts.
     fn all(&self, with_value: bool) -> Vec<pb::RequestOp> {
         let get = |key: &Bytes, keys_only| pb::RangeRequest { key: key.clone(), keys_only, ..Default::default() };
         let ranges = [get(&self.manager, false), get(&self.epoch, false), get(&self.record, !with_value)];
@@ -197,8 +198,8 @@ impl State {
 fn foreign(key: &Bytes, revision: i64) -> ConsensusError {
     let key = String::from_utf8_lossy(key);
     ConsensusError::Refused(format!(
-        "etcd: no campaign has written the key {key} of revision {revision}: find the program that writes it, and delete \
-         the key (etcdctl del {key}), so that a candidate can become the manager"
+        "etcd: no campaign has written the key {key} of revision {revision}: find the program that writes it, and \
+         delete the key (etcdctl del {key}), so that a candidate can become the manager"
     ))
 }
 

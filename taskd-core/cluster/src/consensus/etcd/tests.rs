@@ -222,8 +222,8 @@ async fn foreign_content_of_the_managers_key_is_named_and_changes_no_epoch() {
     let key = etcd.inner.keys.manager.clone();
     servers.put(0, &key, b"\xff garbage").await;
     for error in [etcd.read().await.unwrap_err(), etcd.campaign(&candidate("a")).await.unwrap_err()] {
-        let remedy = "no campaign has written the key /taskd/job/manager of revision 2: find the program that writes it, \
-                      and delete the key (etcdctl del /taskd/job/manager)";
+        let remedy = "no campaign has written the key /taskd/job/manager of revision 2: find the program that writes \
+                      it, and delete the key (etcdctl del /taskd/job/manager)";
         assert!(matches!(&error, ConsensusError::Refused(why) if why.contains(remedy)), "{error}");
     }
     servers.delete(0, &key).await;

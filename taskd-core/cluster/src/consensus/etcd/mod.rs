@@ -24,10 +24,10 @@ use std::time::Duration;
 use tokio::time::sleep;
 use tonic::{Code, Response};
 
-/// Time that a failover takes beyond the lease. If the lost host was also etcd's leader, etcd elects another one, in
-/// 2 s with its default timeouts, and all leases begin again. etcd looks for ended leases every 500 ms, and the next
-/// candidate then makes three requests.
-pub const TAKEOVER: Duration = Duration::from_secs(3);
+/// Time that a failover takes beyond the lease. If the lost host was also etcd's leader, etcd elects another one within
+/// two election timeouts, of 1 s by default, and all leases begin again and last one election timeout longer. etcd looks
+/// for ended leases every 500 ms, and the next candidate then makes three requests.
+pub const TAKEOVER: Duration = Duration::from_secs(4);
 
 /// A job's record in an etcd from version 3.4 on. The manager holds a key with a lease, and the revision at which etcd
 /// created the key is the epoch. Clones share one handle; a task keeps its lease alive until the last clone is dropped,

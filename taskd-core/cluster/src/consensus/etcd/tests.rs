@@ -138,7 +138,7 @@ async fn a_lost_manager_is_replaced_within_the_stated_failover() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_killed_leader_of_etcd_takes_no_epoch_and_no_record_away() {
     let mut servers = Servers::start(3).await;
-    let etcd = Etcd::connect(&settings(servers.uris()).with_lease(LEASE * 3)).await.unwrap();
+    let etcd = Etcd::connect(&settings(servers.uris()).with_lease(LEASE * 2)).await.unwrap();
     let epoch = etcd.campaign(&candidate("a")).await.unwrap();
     let mut version = write(&etcd, epoch, "before").await;
     for value in ["after the first", "after the second"] {
@@ -156,7 +156,7 @@ async fn a_killed_leader_of_etcd_takes_no_epoch_and_no_record_away() {
     assert!(etcd.endpoint_failures() > 0);
 
     // A host is lost that ran the manager and etcd's leader.
-    let standby = Etcd::new(&settings(servers.uris()).with_lease(LEASE * 3)).unwrap();
+    let standby = Etcd::new(&settings(servers.uris()).with_lease(LEASE * 2)).unwrap();
     let (next, failover) = (standby.clone(), standby.info().failover.unwrap());
     let campaign = tokio::spawn(async move { next.campaign(&candidate("b")).await });
     sleep(ROUND_PAUSE).await;

@@ -25,16 +25,16 @@ use tokio::time::sleep;
 use tonic::{Code, Response};
 
 /// Time that a failover takes beyond the lease. If the lost host was also etcd's leader, etcd elects another one within
-/// two election timeouts, of 1 s by default, and all leases begin again and last one election timeout longer. etcd looks
-/// for ended leases every 500 ms, and the next candidate then makes three requests.
+/// two election timeouts, of 1 s by default; all leases begin again then, and last one election timeout longer. etcd
+/// looks for ended leases every 500 ms, and the next candidate makes three requests.
 pub const TAKEOVER: Duration = Duration::from_secs(4);
 
 /// A job's record in an etcd from version 3.4 on. The manager holds a key with a lease, and the revision at which etcd
 /// created the key is the epoch. Clones share one handle; a task keeps its lease alive until the last clone is dropped,
 /// which ends the epoch of its manager.
 ///
-/// The keys are below `/taskd/JOB/`. They stay after the job: `etcdctl del --prefix /taskd/JOB/` removes them. If another
-/// program has written the manager's key, `read`, `watch` and `campaign` return an error that names the key.
+/// The keys are below `/taskd/JOB/`. They stay after the job: `etcdctl del --prefix /taskd/JOB/` removes them. If
+/// another program has written the manager's key, `read`, `watch` and `campaign` return an error that names the key.
 ///
 /// A call asks one endpoint after the other within the [time limit](EtcdSettings::with_limit). `compare_and_set` is not
 /// repeated once a server may have received it.

@@ -1,9 +1,11 @@
-//! Compiles the protocol. `protox` is a compiler written in Rust: no `protoc` is needed.
+//! Compiles the protocols. `protox` is a compiler written in Rust: no `protoc` is needed.
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let (file, include) = ("proto/taskd/cluster/v1/cluster.proto", "proto");
+    let include = "proto";
     println!("cargo::rerun-if-changed={include}");
-    let descriptors = protox::compile([file], [include])?;
-    tonic_prost_build::configure().bytes(".").compile_fds(descriptors)?;
+    let agents = protox::compile(["proto/taskd/cluster/v1/cluster.proto"], [include])?;
+    tonic_prost_build::configure().bytes(".").compile_fds(agents)?;
+    let etcd = protox::compile(["proto/etcd/rpc.proto"], [include])?;
+    tonic_prost_build::configure().bytes(".").build_server(false).compile_fds(etcd)?;
     Ok(())
 }

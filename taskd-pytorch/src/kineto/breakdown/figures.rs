@@ -1,6 +1,6 @@
 //! The breakdown as the report shows it, and where both sets of rules differ.
 
-use super::hta::OTHERS;
+use super::hta_table::OTHERS;
 use super::{Breakdown, Class, Mode, RankBreakdown, StreamIdle};
 use std::collections::BTreeMap;
 use taskd_core::analysis::document::{DeviceTimes, KernelRules};

@@ -34,6 +34,7 @@ mod hta_table;
 mod idle;
 mod intervals;
 mod kernels;
+mod launch_figures;
 mod launches;
 mod queues;
 mod statistics;

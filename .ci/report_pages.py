@@ -248,7 +248,10 @@ def figures_equal(browser, check, name, document):
         rows = browser.run(
             "[...document.querySelectorAll('#kernels .grid table')].slice(2).map(t => Number(t.ariaRowCount) - 1)"
         )
-        check(rows == [len(table) for table in tables], f"{name}: rows of launches, queues, copies, annotations: {rows}")
+        check(
+            rows == [len(table) for table in tables],
+            f"{name}: rows of launches, queues, copies and annotations: {rows}",
+        )
     if document["what_if"]:
         browser.go("#what-if")
         shown = browser.run("[...document.querySelectorAll('#what-if tbody tr')].map(r => r.children[2].textContent)")

@@ -2,7 +2,8 @@
 
 use taskd_core::analysis::document::{KernelFigures, KernelRules};
 
-/// Returns one line for each figure and set of rules: that of the rank, stream or kind that is worst. Empty without launches.
+/// Returns one line for each figure and set of rules: that of the rank, stream or kind that is worst. Empty without
+/// launches.
 #[must_use]
 pub fn lines(figures: &KernelFigures) -> Vec<String> {
     figures.rules.iter().flat_map(of_rules).map(|line| visible(&line)).collect()
@@ -13,9 +14,9 @@ fn of_rules(rules: &KernelRules) -> Vec<String> {
     let delayed = host.launches.iter().max_by(|one, other| one.delay_us.mean.total_cmp(&other.delay_us.mean));
     let launches = delayed.map(|rank| {
         format!(
-            "launches      {name}: rank {} waits longest for its kernels: mean delay {:.1} us after calls of {:.1} us for \
-             kernels of {:.1} us; of {} launches {} have a shorter kernel than call, {} a call above 50 us, {} a delay \
-             above 100 us",
+            "launches      {name}: rank {} waits longest for its kernels: mean delay {:.1} us after calls of {:.1} us \
+             for kernels of {:.1} us; of {} launches {} have a shorter kernel than call, {} a call above 50 us, \
+             {} a delay above 100 us",
             rank.rank,
             rank.delay_us.mean,
             rank.call_us.mean,
@@ -29,8 +30,8 @@ fn of_rules(rules: &KernelRules) -> Vec<String> {
     let longest = host.queues.iter().max_by(|one, other| one.lengths.mean.total_cmp(&other.lengths.mean));
     let queue = longest.map(|queue| {
         format!(
-            "queues        {name}: rank {}, stream {} has the longest queue: mean {:.1}, at most {:.0} operations, full for \
-             {:.3} ms",
+            "queues        {name}: rank {}, stream {} has the longest queue: mean {:.1}, at most {:.0} operations, \
+             full for {:.3} ms",
             queue.rank,
             queue.stream,
             queue.lengths.mean,
@@ -41,7 +42,7 @@ fn of_rules(rules: &KernelRules) -> Vec<String> {
     let slowest = host.copies.iter().filter(|copy| copy.gb_per_s.count > 0);
     let copies = slowest.min_by(|one, other| one.gb_per_s.mean.total_cmp(&other.gb_per_s.mean)).map(|copy| {
         format!(
-            "copies        {name}: {} of rank {} has the lowest mean bandwidth: {:.3} GB/s, {} copies of {} bytes together",
+            "copies        {name}: {} of rank {} has the lowest mean bandwidth: {:.3} GB/s, {} copies of {} bytes",
             copy.kind, copy.rank, copy.gb_per_s.mean, copy.copies, copy.bytes
         )
     });
@@ -85,7 +86,8 @@ mod tests {
             KernelRules { name: "exact".into(), names: vec!["a\u{1b}[2J".into()], host, ..KernelRules::default() };
         let found = lines(&KernelFigures { rules: vec![rules, KernelRules::default()], differences: Vec::new() });
         let expected = [
-            "queues        exact: rank 1, stream 20 has the longest queue: mean 3.0, at most 9 operations, full for 1.500 ms",
+            "queues        exact: rank 1, stream 20 has the longest queue: mean 3.0, at most 9 operations, full for \
+             1.500 ms",
             "annotations   exact: a [2J of rank 0 has the largest sum on the host: 2.500 ms in 2 ranges",
         ];
         assert_eq!(found, expected);

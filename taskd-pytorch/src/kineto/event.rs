@@ -87,8 +87,8 @@ impl<'a> RawEvent<'a> {
         Ok(())
     }
 
-    /// Returns the bytes of an argument; `None` if the event has none of this name, or one of another type than a number or
-    /// text. Only for rare events: it scans all arguments.
+    /// Returns the bytes of an argument; `None` if the event has none of this name, or one of another type than a
+    /// number or text. Only for rare events: it scans all arguments.
     pub(super) fn argument(&self, name: &[u8]) -> Option<&'a [u8]> {
         let mut cursor = Cursor::new(self.arguments);
         cursor.expect(b'{').ok()?;

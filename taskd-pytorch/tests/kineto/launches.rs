@@ -53,8 +53,8 @@ fn steps(events: &mut Events) {
     }
 }
 
-/// Jobs beside those of the generator: a queue of more than 1024 kernels; copies that overlap and touch, and annotations;
-/// calls that HTA does not count, and CUDA graphs.
+/// Jobs beside those of the generator: a queue of more than 1024 kernels; copies that overlap and touch, and
+/// annotations; calls that HTA does not count, and CUDA graphs.
 pub(super) fn jobs() -> Vec<(&'static str, Value)> {
     let mut full = Events::default();
     steps(&mut full);

@@ -1,5 +1,6 @@
-//! Equality of our tables in HTA mode and those of `HolisticTraceAnalysis`. Figures of whole microseconds are equal; means,
-//! deviations and bandwidths, which both sum as floats in their own order, differ by less than 1e-9 of their size.
+//! Equality of our tables in HTA mode and those of `HolisticTraceAnalysis`. Figures of whole microseconds are equal;
+//! means, deviations and bandwidths, which both sum as floats in their own order, differ by less than 1e-9 of their
+//! size.
 
 use serde_json::{Value, json};
 use taskd_pytorch::kineto::{Breakdown, RankBreakdown};

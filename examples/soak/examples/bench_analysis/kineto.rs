@@ -45,8 +45,8 @@ pub(crate) struct Figures {
     /// Our largest memory in all runs, and HTA's in its largest process.
     peak_rss_mib: f64,
     hta_peak_rss_mib: Option<f64>,
-    /// True if HTA's tables equal ours in all rounds: temporal breakdown, overlap, launches, queues, bandwidth of copies and
-    /// annotations.
+    /// True if HTA's tables equal ours in all rounds: temporal breakdown, overlap, launches, queues, bandwidth of
+    /// copies and annotations.
     hta_equal: Option<bool>,
     /// Number of warnings that HTA logged in all rounds. Those of the processes that read the files are not seen.
     hta_warnings: Option<usize>,

@@ -48,7 +48,7 @@ class Warned(logging.Handler):
 
 @contextlib.contextmanager
 def stable_sort() -> Iterator[None]:
-    """Let pandas sort stably: HTA's queues and bandwidths depend on the order of equal times, which is else undefined."""
+    """Let pandas sort stably: HTA's queues and bandwidths depend on the order of equal times."""
     original = pd.DataFrame.sort_values
     pd.DataFrame.sort_values = functools.partialmethod(original, kind="stable")
     try:
@@ -67,15 +67,17 @@ def launches(analysis: TraceAnalysis, ranks: list[int]) -> list[dict]:
     rows = []
     for rank, table in analysis.get_cuda_kernel_launch_stats(ranks=ranks, visualize=False).items():
         call, kernel, delay = (table[name] for name in ("cpu_duration", "gpu_duration", "launch_delay"))
-        rows.append({
-            "rank": rank,
-            "cpu_duration": described(call),
-            "gpu_duration": described(kernel),
-            "launch_delay": described(delay),
-            "short": int(((call <= 50) & (kernel < call)).sum()),
-            "slow": int((call > 50).sum()),
-            "late": int((delay > 100).sum()),
-        })
+        rows.append(
+            {
+                "rank": rank,
+                "cpu_duration": described(call),
+                "gpu_duration": described(kernel),
+                "launch_delay": described(delay),
+                "short": int(((call <= 50) & (kernel < call)).sum()),
+                "slow": int((call > 50).sum()),
+                "late": int((delay > 100).sum()),
+            }
+        )
     return rows
 
 
@@ -93,12 +95,11 @@ def counters(analysis: TraceAnalysis, ranks: list[int]) -> dict:
     try:
         series = analysis.get_queue_length_time_series(ranks)
         queues = flat(analysis.get_queue_length_summary_from_time_series(series))
-        full = [
-            {"rank": rank, **row}
-            for rank, table in series.items()
-            for _, one in table.groupby("stream")
-            for row in analysis.get_time_spent_blocked_on_full_queue({rank: one}).drop(columns="rank").to_dict("records")
-        ]
+        full = []
+        for rank, table in series.items():
+            for _, one in table.groupby("stream"):  # HTA's own table of all streams has only the last one
+                blocked = analysis.get_time_spent_blocked_on_full_queue({rank: one})
+                full += blocked.to_dict("records")
     except AssertionError:
         queues = full = None  # HTA's own check fails
     return {"queues": queues, "full": full, "bandwidth": flat(analysis.get_memory_bw_summary(ranks))}

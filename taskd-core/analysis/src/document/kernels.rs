@@ -80,7 +80,8 @@ pub struct DeviceTimes {
 pub struct KernelTimes {
     /// Global rank.
     pub rank: u32,
-    /// Class of the kernel: `communication`, `compute`, `memory` or `other`; place of the annotation: `device` or `host`.
+    /// Class of the kernel: `communication`, `compute`, `memory` or `other`; place of the annotation: `device` or
+    /// `host`.
     pub class: String,
     /// Index in [`KernelRules::names`].
     pub name: u32,

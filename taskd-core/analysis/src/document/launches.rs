@@ -3,8 +3,8 @@
 use super::KernelTimes;
 use serde::{Deserialize, Serialize};
 
-/// Rows of queues, of copies and of annotations that a document keeps for each set of rules, each; each rank keeps its equal
-/// share, and at least ten.
+/// Rows of queues, of copies and of annotations that a document keeps for each set of rules, each; each rank keeps its
+/// equal share, and at least ten.
 pub const LAUNCH_ROWS_MAX: usize = 20_000;
 
 /// What the host launched, and what the program named.

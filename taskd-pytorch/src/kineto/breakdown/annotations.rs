@@ -1,9 +1,9 @@
-//! Annotations: ranges that the program or PyTorch named, such as `ProfilerStep#3` or `Optimizer.step#AdamW.step`, on the
-//! host and on the device (`user_annotation` and `gpu_user_annotation`).
+//! Annotations: ranges that the program or PyTorch named, such as `ProfilerStep#3` or `Optimizer.step#AdamW.step`, on
+//! the host and on the device (`user_annotation` and `gpu_user_annotation`).
 //!
 //! The figures are those of `HolisticTraceAnalysis` 0.5.0 (`analyzers/breakdown_analysis.py`,
-//! `get_gpu_user_annotation_breakdown`). The exact mode lists every name; HTA puts names together beyond a thousand, and
-//! leaves out ranges that begin in the last step.
+//! `get_gpu_user_annotation_breakdown`). The exact mode lists every name; HTA puts names together beyond a thousand,
+//! and leaves out ranges that begin in the last step.
 
 use super::KernelRow;
 use super::kernels::Kernels;

@@ -1,10 +1,10 @@
 //! Bandwidth of copies and fills by their kind, such as `Memcpy HtoD`.
 //!
-//! The figures are those of `HolisticTraceAnalysis` 0.5.0 (`analyzers/trace_counters.py`, `get_memory_bw_summary`): the sum of
-//! the bandwidths of the copies that run, after each change at which it is above zero. The exact mode computes the
-//! bandwidth from bytes and nanoseconds, without rounding; copies that end count before those that start at that moment.
-//! HTA takes the bandwidth that the trace states, and adds floats: a rest such as 1e-15 after the last copy counts as a
-//! value above zero, and a copy that starts in the microsecond in which another one ends runs beside it.
+//! The figures are those of `HolisticTraceAnalysis` 0.5.0 (`analyzers/trace_counters.py`, `get_memory_bw_summary`): the
+//! sum of the bandwidths of the copies that run, after each change at which it is above zero. The exact mode computes
+//! the bandwidth from bytes and nanoseconds, without rounding; copies that end count before those that start at that
+//! moment. HTA takes the bandwidth that the trace states, and adds floats: a rest such as 1e-15 after the last copy
+//! counts as a value above zero, and a copy that starts in the microsecond in which another one ends runs beside it.
 
 use super::intervals::{length, union_of};
 use super::statistics::Statistics;

@@ -63,8 +63,8 @@ pub(super) struct Ambiguous {
     /// Synchronizations without a correlation: HTA repeats each once for every call without one, which this mode does
     /// not keep.
     pub(super) repeated: u64,
-    /// True if HTA computes no queue lengths.
-    pub(super) has_no_queues: bool,
+    /// Correlations at which HTA's queue lengths fail.
+    pub(super) fails: u64,
     /// Rows of launches and queues that were not kept.
     pub(super) lost: u64,
 }
@@ -322,8 +322,7 @@ impl Hta {
         };
         let ambiguous =
             self.kernels.chunk_by(|one, other| one.start == other.start).filter(is_ambiguous).count() as u64;
-        let ambiguous =
-            Ambiguous { starts: ambiguous, gaps, repeated, has_no_queues: joined.queues.is_none(), lost: joined.lost };
+        let ambiguous = Ambiguous { starts: ambiguous, gaps, repeated, fails: joined.fails, lost: joined.lost };
         for kernel in &self.kernels {
             self.names.record(kernel.name, kernel.end - kernel.start, 1);
         }

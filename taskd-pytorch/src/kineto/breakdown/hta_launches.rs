@@ -1,9 +1,9 @@
 //! Launches, queues and bandwidth of copies by the rules of `HolisticTraceAnalysis` 0.5.0
 //! (`analyzers/cuda_kernel_analysis.py`, `analyzers/trace_counters.py`).
 //!
-//! HTA joins rows by their correlation. A correlation counts for launches if a call of one of five names has it; all rows of
-//! the host with it are then joined with all rows of the device. A call of one of eleven names counts for queues; HTA fails
-//! if two of them have one correlation, or if a call has no row of a stream any more.
+//! HTA joins rows by their correlation. A correlation counts for launches if a call of one of five names has it; all
+//! rows of the host with it are then joined with all rows of the device. A call of one of eleven names counts for
+//! queues; HTA fails if two of them have one correlation, or if a call has no row of a stream any more.
 
 use super::bandwidth::{self, Copy, CopyBandwidth};
 use super::hta::{Kernel, Launch};
@@ -60,6 +60,8 @@ pub(super) struct Joined {
     pub(super) launches: LaunchTimes,
     /// `None`: HTA's own computation fails.
     pub(super) queues: Option<Vec<QueueLengths>>,
+    /// Correlations at which it fails.
+    pub(super) fails: u64,
     /// Joined rows that were not kept.
     pub(super) lost: u64,
 }
@@ -90,7 +92,7 @@ impl Rows<'_> {
         }
         let Joining { list, queues, fails, lost, .. } = joining;
         let lost = lost + queues.lost;
-        Joined { launches: list.finish(), queues: (!fails).then(|| queues.finish(1000)), lost }
+        Joined { launches: list.finish(), queues: (fails == 0).then(|| queues.finish(1000)), fails, lost }
     }
 
     fn correlation(&self, index: u32) -> i64 {
@@ -124,7 +126,7 @@ impl Rows<'_> {
                 (Some(call), None) if rows > 0 => {
                     device.iter().for_each(|(kernel, times)| joining.queue(kernel, call.start, *times));
                 }
-                _ => joining.fails = true,
+                _ => joining.fails += 1,
             }
         }
     }
@@ -150,14 +152,14 @@ impl Rows<'_> {
 struct Joining {
     list: LaunchList,
     queues: Queues,
-    fails: bool,
+    fails: u64,
     lost: u64,
     queued: usize,
 }
 
 impl Default for Joining {
     fn default() -> Self {
-        Self { list: LaunchList::default(), queues: Queues::new(STREAMS_MAX), fails: false, lost: 0, queued: 0 }
+        Self { list: LaunchList::default(), queues: Queues::new(STREAMS_MAX), fails: 0, lost: 0, queued: 0 }
     }
 }
 

@@ -1,5 +1,5 @@
-//! Tables of `HolisticTraceAnalysis` 0.5.0 by name (`analyzers/breakdown_analysis.py`, `_aggr_gpu_kernel_time`): kernels and
-//! annotations.
+//! Tables of `HolisticTraceAnalysis` 0.5.0 by name (`analyzers/breakdown_analysis.py`, `_aggr_gpu_kernel_time`):
+//! kernels and annotations.
 
 use super::annotations::AnnotationRow;
 use super::kernels::Kernels;
@@ -26,8 +26,8 @@ pub(super) struct Annotated {
     pub(super) correlation: i64,
 }
 
-/// Returns HTA's table of kernels. With more than ten names of a type, its columns are statistics of the sums per name, not
-/// of durations.
+/// Returns HTA's table of kernels. With more than ten names of a type, its columns are statistics of the sums per name,
+/// not of durations.
 pub(super) fn kernel_table(names: &Kernels, rank: u32) -> Vec<KernelRow> {
     let classes = [Class::Communication, Class::Compute, Class::Memory];
     classes.iter().flat_map(|class| rows(names, *class, NAMES_LISTED, rank)).collect()

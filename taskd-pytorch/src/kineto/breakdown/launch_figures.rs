@@ -79,8 +79,8 @@ fn launches(pairs: &[(&RankBreakdown, &RankBreakdown)]) -> Option<String> {
     let (all, counted) = (count(exact), count(hta));
     (all != counted).then(|| {
         format!(
-            "Rank {} has {all} launches, by HTA's rules {counted}: HTA counts calls of five names before the last step, \
-             and joins all calls and kernels of one correlation.",
+            "Rank {} has {all} launches, by HTA's rules {counted}: HTA counts calls of five names before the last \
+             step, and joins all calls and kernels of one correlation.",
             exact.rank
         )
     })
@@ -91,8 +91,8 @@ fn missing_queue(pairs: &[(&RankBreakdown, &RankBreakdown)]) -> Option<String> {
     let (first, _) = without.next()?;
     let more = without.count();
     Some(format!(
-        "HTA has no queue of rank {} and {more} others: it counts calls of eleven names, and fails if two of them have one \
-         correlation.",
+        "HTA has no queue of rank {} and {more} others: it counts calls of eleven names, and fails if two of them have \
+         one correlation.",
         first.rank
     ))
 }
@@ -101,8 +101,8 @@ fn ties(pairs: &[(&RankBreakdown, &RankBreakdown)]) -> Option<String> {
     let queues = pairs.iter().flat_map(|(_, hta)| hta.queues.iter().map(|queue| (hta.rank, queue)));
     let (rank, queue) = queues.max_by_key(|(_, queue)| queue.ties).filter(|(_, queue)| queue.ties > 0)?;
     Some(format!(
-        "In {} microseconds a call and a kernel of stream {} of rank {rank} start: the lengths of HTA's queues depend on \
-         the order of its sort there, and calls come first here.",
+        "In {} microseconds a call and a kernel of stream {} of rank {rank} start: the lengths of HTA's queues depend \
+         on the order of its sort there, and calls come first here.",
         queue.ties, queue.stream
     ))
 }
@@ -121,8 +121,8 @@ fn bandwidth(pairs: &[(&RankBreakdown, &RankBreakdown)]) -> Option<String> {
     (apart(&most) >= SHARE_MIN).then(|| {
         let (rank, kind, other) = most;
         format!(
-            "Mean bandwidth of {} of rank {rank} is {:.3} GB/s, by HTA's rules {other:.3} GB/s: HTA takes the bandwidth \
-             that the trace states, counts copies that touch as simultaneous, and leaves out the last step.",
+            "Mean bandwidth of {} of rank {rank} is {:.3} GB/s, by HTA's rules {other:.3} GB/s: HTA takes the \
+             bandwidth that the trace states, counts copies that touch as simultaneous, and leaves out the last step.",
             kind.kind, kind.gb_per_s.mean
         )
     })

@@ -1,9 +1,10 @@
 //! Launches: how long the calls of the runtime take, how long their kernels run, and how long a kernel waits for its
 //! begin after its call has ended.
 //!
-//! The rules are those of `HolisticTraceAnalysis` 0.5.0 (`analyzers/cuda_kernel_analysis.py`, `cuda_kernel_launch_stats`).
-//! The exact mode counts every call that launched a kernel, HTA only calls of certain names; a call of several kernels (a
-//! CUDA graph) is one launch in the exact mode, with the first start and the sum of the durations of its kernels.
+//! The rules are those of `HolisticTraceAnalysis` 0.5.0 (`analyzers/cuda_kernel_analysis.py`,
+//! `cuda_kernel_launch_stats`). The exact mode counts every call that launched a kernel, HTA only calls of certain
+//! names; a call of several kernels (a CUDA graph) is one launch in the exact mode, with the first start and the sum of
+//! the durations of its kernels.
 
 use super::idle::STREAMS_MAX;
 use super::queues::{QueueLengths, Queues};
@@ -133,8 +134,8 @@ impl Launches {
         self.calls.get(found).map(|call| call.start)
     }
 
-    /// Returns the times of the launches, the queue of each stream, and the number of launches in queues beyond the limit.
-    /// The calls are sorted.
+    /// Returns the times of the launches, the queue of each stream, and the number of launches in queues beyond the
+    /// limit. The calls are sorted.
     pub(super) fn finish(mut self) -> (LaunchTimes, Vec<QueueLengths>, u64) {
         self.kernels.sort_unstable();
         let mut list = LaunchList::default();

@@ -3,10 +3,10 @@
 //!
 //! Also the launches of kernels, the queue of each stream, the bandwidth of copies and the annotations.
 //!
-//! Memory does not depend on the size of the files in the [exact mode](Mode::Exact), except for the gaps between kernels
-//! (16 bytes each, and 24 for those of a stream), calls of the runtime (24 bytes each), launched kernels (32 each) and copies
-//! (40 each); in the [HTA mode](Mode::Hta) a kernel costs 40 bytes, a launch 32, a copy 24 and an annotation 32. At the end of
-//! a file each launch takes 56 bytes for a moment.
+//! Memory does not depend on the size of the files in the [exact mode](Mode::Exact), except for the gaps between
+//! kernels (16 bytes each, and 24 for those of a stream), calls of the runtime (24 bytes each), launched kernels (32
+//! each) and copies (40 each); in the [HTA mode](Mode::Hta) a kernel costs 40 bytes, a launch 32, a copy 24 and an
+//! annotation 32. At the end of a file each launch takes 56 bytes for a moment.
 //!
 //! | figure | exact mode | HTA mode | effect |
 //! |---|---|---|---|
@@ -17,10 +17,10 @@
 //! | memory | union of copies and fills | part of non-compute time | |
 //! | idle time of a stream | gaps in the union of its kernels | starts minus the end of the kernel before | overlaps count negatively in HTA |
 //! | launch of a kernel | the call with its correlation | the same, or the first row of the file | a kernel without a call can be a host wait in HTA |
-//! | calls that launch | every call with a kernel | calls of five names, of eleven for queues | HTA omits CUDA graphs and, in launches, `cuLaunchKernel` |
+//! | calls that launch | all with a kernel | five names; eleven for queues | HTA omits CUDA graphs |
 //! | times of launches | nanoseconds | microseconds | short calls and delays are up to 2 us shorter in HTA |
-//! | queue of a stream | per launch and stream | per kernel; HTA fails if two calls have one correlation | HTA's table of full queues has one stream per rank |
-//! | bandwidth of copies | bytes by nanoseconds, ends before starts | stated bandwidth, a sum of floats | HTA counts rests above zero, and copies that touch as simultaneous |
+//! | queue of a stream | per launch | per kernel | HTA has the full queues of one stream per rank |
+//! | bandwidth of copies | bytes by nanoseconds | as stated, summed as floats | HTA adds copies that touch |
 //! | annotations | all names, of durations | a thousand names, then `others`; not those of the last step | |
 
 mod annotations;
@@ -343,9 +343,7 @@ impl Scanned {
                     note(ambiguous.starts, "starts of several kernels, one of them below 1 us, for which HTA's figures depend on the order of its sort");
                     note(ambiguous.gaps, "starts of several kernels of one stream, for which HTA's idle time depends on the order of its sort");
                     note(ambiguous.lost, "rows of launches beyond the limit, which launches and queues lack");
-                    if ambiguous.has_no_queues {
-                        note(1, "correlation or more of several calls or without a kernel of a stream, at which HTA fails: it has no queues");
-                    }
+                    note(ambiguous.fails, "correlations of several calls or without a kernel: HTA fails at their queues");
                     note(ambiguous.repeated, "synchronizations without a correlation, which HTA repeats: its idle time differs");
                     rank
                 })

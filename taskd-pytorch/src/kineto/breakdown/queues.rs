@@ -21,8 +21,8 @@ pub struct QueueLengths {
     pub lengths: Statistics,
     /// Time in which the queue has at least [`QUEUE_MAX`] operations, in nanoseconds.
     pub full_ns: i64,
-    /// Moments at which a call and a kernel of the stream start. The call counts first; HTA's order depends on its sort, and
-    /// with it the length between both.
+    /// Moments at which a call and a kernel of the stream start. The call counts first; HTA's order depends on its
+    /// sort, and with it the length between both.
     pub ties: u64,
 }
 

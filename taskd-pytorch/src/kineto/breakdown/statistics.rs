@@ -65,8 +65,8 @@ impl Statistics {
     }
 }
 
-/// Returns the index of the last of `length` sorted values that is not above this quartile, and the share of the way to the
-/// next value.
+/// Returns the index of the last of `length` sorted values that is not above this quartile, and the share of the way to
+/// the next value.
 #[allow(clippy::cast_precision_loss, reason = "a rest below four")]
 const fn position(length: usize, quarter: usize) -> (usize, f64) {
     let quarters = length.saturating_sub(1) * quarter;

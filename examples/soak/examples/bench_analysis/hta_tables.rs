@@ -21,7 +21,7 @@ const COLUMNS: [(&str, &str); 8] = [
 ];
 
 /// Returns the tables of a rank, by the names that HTA's have in the script's output.
-pub(crate) fn of_rank(rank: &RankBreakdown) -> Value {
+fn of_rank(rank: &RankBreakdown) -> Value {
     json!({
         "rank": rank.rank,
         "idle_time(us)": rank.idle_ns / 1000,

@@ -233,7 +233,7 @@ def figures_equal(browser, check, name, document):
         browser.go("#kernels")
         grid = "[...document.querySelectorAll('#kernels .grid')].at(%d)"
         cell = grid + ".querySelector('tbody tr:not(.space)').children[%d].textContent"
-        shown = browser.run(cell % (-1, 4))
+        shown = browser.run(cell % (1, 4))
         longest = max(kernel["sum_us"] for kernel in kernels[0]["kernels"])
         check(shown == format_ms(longest), f"{name}: the kernel with the longest sum comes first: {shown}")
         browser.run(
@@ -243,6 +243,15 @@ def figures_equal(browser, check, name, document):
         shown = browser.run(cell % (0, 4))
         idle = format_ms(kernels[-1]["devices"][0]["idle_us"])
         check(shown == idle or len(kernels) == 1, f"{name}: chosen rules: {shown}")
+        host = kernels[-1]["host"]
+        tables = [host[what] for what in ("launches", "queues", "copies", "annotations") if host[what]]
+        rows = browser.run(
+            "[...document.querySelectorAll('#kernels .grid table')].slice(2).map(t => Number(t.ariaRowCount) - 1)"
+        )
+        check(
+            rows == [len(table) for table in tables],
+            f"{name}: rows of launches, queues, copies and annotations: {rows}",
+        )
     if document["what_if"]:
         browser.go("#what-if")
         shown = browser.run("[...document.querySelectorAll('#what-if tbody tr')].map(r => r.children[2].textContent)")

@@ -21,6 +21,7 @@ use taskd_core::live::ReadError;
 use taskd_core::runtime::exit_code;
 use taskd_examples::live;
 use taskd_examples::program::{self, Failure};
+use taskd_report::launches;
 use taskd_report::open::{OtherRules, Run};
 
 /// Ranks that are listed by the slow-rank rule of msprof-analyze.
@@ -119,6 +120,9 @@ fn page(options: &Options) -> Result<(), String> {
         let path = options.out.with_extension("comparison.html");
         write(&path, &report::comparison_html(comparison))?;
         println!("\ncompared      {}\ncomparison    {}", comparison.sentence, path.display());
+    }
+    if options.hta {
+        launches::lines(&analysis.kernels).iter().for_each(|line| println!("{line}"));
     }
     for line in &analysis.kernels.differences {
         println!("HTA           {line}");

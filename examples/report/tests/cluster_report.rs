@@ -114,6 +114,13 @@ fn a_folder_per_rank_yields_one_run_with_its_kernels_by_both_rules() {
     let [all, counted] = [0, 1].map(|at| rules[at]["devices"][0]["kernels"].as_u64().expect("a number"));
     assert!(hta > exact && counted < all, "idle shares {exact} and {hta}, {all} and {counted} kernels");
     assert!(text.contains("\nHTA           Idle time of rank ") && text.contains("rounds starts up"), "{text}");
+    for what in ["launches", "queues", "copies", "annotations"] {
+        let lines: Vec<&str> = text.lines().filter(|line| line.starts_with(what)).collect();
+        assert!(lines.len() == 2 && lines[0].contains(" exact: ") && lines[1].contains(" hta: "), "{what}: {text}");
+        let rows = rules.iter().map(|rules| rules["host"][what].as_array().map_or(0, Vec::len));
+        assert!(rows.clone().all(|rows| rows >= 2), "{what}: {:?}", rows.collect::<Vec<_>>());
+    }
+    assert!(text.contains(" launches, by HTA's rules "), "{text}");
     assert!(text.contains("\nslow node     by MindCluster's rule: {\"slownode_"), "{text}");
     assert!(text.contains("\nslow rank     by msprof-analyze's rule: "), "{text}");
     assert!(figures["reference"]["collectives"].as_u64() > Some(0), "{text}");

@@ -7,10 +7,12 @@
 
 mod figures;
 mod kernels;
+mod launches;
 
 use crate::tables::capitalized;
 pub use figures::*;
 pub use kernels::*;
+pub use launches::*;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 

@@ -5,6 +5,7 @@
 //! figures itself, with a [`KernelCollector`].
 
 mod collector;
+mod launches;
 
 pub use collector::{Durations, KernelCollector, NamedKernels, us};
 

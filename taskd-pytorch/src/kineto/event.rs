@@ -87,6 +87,23 @@ impl<'a> RawEvent<'a> {
         Ok(())
     }
 
+    /// Returns the bytes of an argument; `None` if the event has none of this name, or one of another type than a
+    /// number or text. Only for rare events: it scans all arguments.
+    pub(super) fn argument(&self, name: &[u8]) -> Option<&'a [u8]> {
+        let mut cursor = Cursor::new(self.arguments);
+        cursor.expect(b'{').ok()?;
+        let mut found = None;
+        while cursor.peek().ok()? != b'}' {
+            let is_wanted = cursor.key().ok()?.raw == name;
+            let value = cursor.scalar().ok()?;
+            found = if is_wanted { value } else { found };
+            if !cursor.has_more(b'}').ok()? {
+                break;
+            }
+        }
+        found
+    }
+
     /// Returns the category; empty if the event has none.
     #[inline]
     pub(super) fn category(&self) -> &'a [u8] {

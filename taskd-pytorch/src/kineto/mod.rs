@@ -21,9 +21,10 @@ mod scan;
 mod window;
 
 pub use breakdown::{
-    Breakdown, Class, HTA_KERNELS_MAX, IDLE_MAX, KERNEL_NAMES_MAX, KERNEL_WAIT_NS, KernelRow, Label, Mode,
-    RankBreakdown, STREAMS_MAX, StepRow, StreamIdle, of_directory as breakdown_of_directory,
-    of_files as breakdown_of_files, of_reader as breakdown_of_reader,
+    AnnotationRow, Breakdown, COPIES_MAX, COPY_KINDS_MAX, Class, CopyBandwidth, HTA_KERNELS_MAX, IDLE_MAX,
+    KERNEL_NAMES_MAX, KERNEL_WAIT_NS, KernelRow, LATE_KERNEL_NS, LAUNCHES_MAX, Label, LaunchTimes, Mode, QUEUE_MAX,
+    QueueLengths, RankBreakdown, SLOW_CALL_NS, STREAMS_MAX, Statistics, StepRow, StreamIdle,
+    of_directory as breakdown_of_directory, of_files as breakdown_of_files, of_reader as breakdown_of_reader,
 };
 pub use files::KinetoError;
 pub use reader::{EVENTS_MAX, read, read_directory, read_files};

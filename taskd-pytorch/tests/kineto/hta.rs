@@ -34,7 +34,13 @@ fn write_all(directory: &Path) -> Vec<&'static str> {
         std::fs::create_dir(&job).unwrap();
         std::fs::write(job.join("rank0.json"), serde_json::to_vec_pretty(&edges(seed)).unwrap()).unwrap();
     }
-    jobs.iter().map(|job| job.0).chain(names).collect()
+    let further = super::launches::jobs();
+    for (name, document) in &further {
+        let job = directory.join(name);
+        std::fs::create_dir(&job).unwrap();
+        std::fs::write(job.join("rank0.json"), serde_json::to_vec(document).unwrap()).unwrap();
+    }
+    jobs.iter().map(|job| job.0).chain(names).chain(further.iter().map(|job| job.0)).collect()
 }
 
 /// Names of kernels: HTA classifies some of them by a part of the name.
@@ -126,7 +132,7 @@ fn bless(directory: &Path, jobs: &[&str]) {
             assert!(output.status.success(), "{job}: {}", String::from_utf8_lossy(&output.stderr));
             let text = String::from_utf8(output.stdout).unwrap();
             let mut tables: Value = serde_json::from_str(text.lines().last().unwrap()).unwrap();
-            for cost in ["wall_s", "cpu_s", "peak_kib"] {
+            for cost in ["wall_s", "cpu_s", "peak_kib", "warnings"] {
                 tables.as_object_mut().unwrap().remove(cost);
             }
             ((*job).to_owned(), tables)
@@ -135,17 +141,17 @@ fn bless(directory: &Path, jobs: &[&str]) {
     std::fs::write(sample(), serde_json::to_string(&tables).unwrap() + "\n").unwrap();
 }
 
-fn rows<'a>(tables: &'a Value, name: &str) -> &'a [Value] {
+pub(super) fn rows<'a>(tables: &'a Value, name: &str) -> &'a [Value] {
     tables[name].as_array().unwrap()
 }
 
 /// Returns a whole number, which pandas may print as a float.
 #[allow(clippy::cast_possible_truncation, reason = "whole and small")]
-fn whole(value: &Value) -> i64 {
+pub(super) fn whole(value: &Value) -> i64 {
     value.as_f64().unwrap() as i64
 }
 
-fn is_near(one: f64, other: f64) -> bool {
+pub(super) fn is_near(one: f64, other: f64) -> bool {
     (one - other).abs() <= 1e-9 * other.abs().max(1.0)
 }
 
@@ -243,7 +249,7 @@ fn hta_mode_yields_the_tables_of_hta() {
     let jobs = write_all(directory.path());
     bless(directory.path(), &jobs);
     let tables: Value = serde_json::from_slice(&std::fs::read(sample()).unwrap()).unwrap();
-    let mut compared = 0;
+    let (mut compared, mut queues) = (0, 0);
     for job in jobs {
         let ours = breakdown_of_directory(&directory.path().join(job), Mode::Hta).unwrap();
         let is_exact = ours.missing.iter().all(|missing| !missing.what.contains("depend on the order"));
@@ -251,11 +257,13 @@ fn hta_mode_yields_the_tables_of_hta() {
         compare_times(job, &ours, &tables[job]);
         compare_types(job, &ours, &tables[job]);
         compare_kernels(job, &ours, &tables[job]);
+        queues += super::launches::compare(job, &ours, &tables[job]);
         if ours.missing.iter().all(|missing| !missing.what.contains("idle time")) {
             compare_idle(job, &ours, &tables[job]);
             compared += 1;
         }
     }
+    assert!(queues >= 19, "{queues} queues are those of HTA");
     assert!(compared >= 8, "the idle time of {compared} jobs is that of HTA; others depend on the order of HTA's sort");
 }
 

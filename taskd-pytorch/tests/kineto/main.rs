@@ -6,6 +6,7 @@
 mod bytes;
 mod damage;
 mod hta;
+mod launches;
 mod reader;
 
 use std::path::Path;

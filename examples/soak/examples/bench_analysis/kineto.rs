@@ -1,7 +1,7 @@
 //! The breakdown of Kineto traces beside `HolisticTraceAnalysis` (HTA) 0.5.0: four ranks, plain and compressed. Every tool
 //! runs as a process of its own, which measures itself.
 
-use super::Options;
+use super::{Options, hta_tables};
 use flate2::Compression;
 use flate2::write::GzEncoder;
 use serde::{Deserialize, Serialize};
@@ -15,7 +15,7 @@ use taskd_core::launch::python::venv::VenvSpec;
 use taskd_examples::program::Failure;
 use taskd_examples::samples::Samples;
 use taskd_pytorch::kineto::generate::{self, Plan};
-use taskd_pytorch::kineto::{Breakdown, Mode, breakdown_of_directory};
+use taskd_pytorch::kineto::{Mode, breakdown_of_directory};
 
 static HTA: VenvSpec = VenvSpec {
     what: "HolisticTraceAnalysis",
@@ -45,7 +45,8 @@ pub(crate) struct Figures {
     /// Our largest memory in all runs, and HTA's in its largest process.
     peak_rss_mib: f64,
     hta_peak_rss_mib: Option<f64>,
-    /// True if the temporal breakdown and the overlap of HTA equal ours in all rounds.
+    /// True if HTA's tables equal ours in all rounds: temporal breakdown, overlap, launches, queues, bandwidth of
+    /// copies and annotations.
     hta_equal: Option<bool>,
     /// Number of warnings that HTA logged in all rounds. Those of the processes that read the files are not seen.
     hta_warnings: Option<usize>,
@@ -117,7 +118,10 @@ pub(crate) fn measure(options: &Options) -> Result<Figures, Failure> {
             if let Some(python) = &python {
                 let theirs = child(Command::new(python).arg(SCRIPT).arg(&files))?;
                 hta.add(&theirs);
-                figures.hta_equal = figures.hta_equal.map(|equal| equal && is_equal(&ours.tables, &theirs.tables));
+                if let Some(table) = hta_tables::difference(&ours.tables["ranks"], &theirs.tables) {
+                    println!("HTA's table differs: {table}");
+                    figures.hta_equal = Some(false);
+                }
                 let warnings = theirs.tables["warnings"].as_array().map_or(0, Vec::len);
                 if warnings > 0 {
                     println!("HTA warned {warnings} times, first: {}", theirs.tables["warnings"][0]);
@@ -233,37 +237,9 @@ pub(crate) fn once(mode: &str, directory: &Path) -> Result<(), Failure> {
     let breakdown = breakdown_of_directory(directory, mode)?;
     let wall_s = began.elapsed().as_secs_f64();
     let (cpu_s, peak_kib) = usage()?;
-    let tables = tables(&breakdown);
-    println!("{}", serde_json::json!({"wall_s": wall_s, "cpu_s": cpu_s, "peak_kib": peak_kib, "temporal": tables}));
+    let tables = hta_tables::of(&breakdown);
+    println!("{}", serde_json::json!({"wall_s": wall_s, "cpu_s": cpu_s, "peak_kib": peak_kib, "ranks": tables}));
     Ok(())
-}
-
-/// Returns the table by which HTA and we are compared: microseconds per rank, and the overlap in percent.
-fn tables(breakdown: &Breakdown) -> Vec<Value> {
-    let row = |rank: &taskd_pytorch::kineto::RankBreakdown| {
-        serde_json::json!({
-            "rank": rank.rank,
-            "idle_time(us)": rank.idle_ns / 1000,
-            "compute_time(us)": rank.compute_ns / 1000,
-            "non_compute_time(us)": rank.non_compute_ns() / 1000,
-            "kernel_time(us)": rank.kernel_time_ns / 1000,
-            "comp_comm_overlap_pctg": rank.overlap_ratio().map(|ratio| (ratio * 10_000.0).round_ties_even() / 100.0),
-        })
-    };
-    breakdown.ranks.iter().map(row).collect()
-}
-
-fn is_equal(ours: &Value, theirs: &Value) -> bool {
-    let rows = |tables: &Value, name: &str| tables[name].as_array().cloned().unwrap_or_default();
-    let (ours, times, overlaps) = (rows(ours, "temporal"), rows(theirs, "temporal"), rows(theirs, "overlap"));
-    let is_row_equal = |ours: &Value| {
-        let of = |rows: &[Value]| rows.iter().find(|row| row["rank"].as_f64() == ours["rank"].as_f64()).cloned();
-        let (Some(times), Some(overlap)) = (of(&times), of(&overlaps)) else { return false };
-        let columns = ["idle_time(us)", "compute_time(us)", "non_compute_time(us)", "kernel_time(us)"];
-        columns.iter().all(|column| ours[column].as_f64() == times[column].as_f64())
-            && ours["comp_comm_overlap_pctg"].as_f64() == overlap["comp_comm_overlap_pctg"].as_f64()
-    };
-    ours.len() == times.len() && ours.iter().all(is_row_equal)
 }
 
 /// Returns the CPU seconds and the peak memory in KiB of this process.

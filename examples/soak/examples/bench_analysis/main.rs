@@ -6,6 +6,7 @@
 //! Tools are run in turns; the output has the median of the rounds, the minimum and the maximum.
 
 mod fail_slow;
+mod hta_tables;
 mod kineto;
 mod msprof;
 

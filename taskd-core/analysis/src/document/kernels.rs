@@ -1,5 +1,6 @@
 //! Kernels of each rank's device: busy and idle time, and durations by name.
 
+use super::LaunchRules;
 use serde::{Deserialize, Serialize};
 
 /// Rows of kernels that a document keeps for each set of rules; each rank keeps its equal share, and at least ten.
@@ -38,6 +39,9 @@ pub struct KernelRules {
     pub totals: Vec<KernelTotal>,
     /// Number of names that `totals` lacks because of [`KERNEL_TOTALS_MAX`].
     pub totals_left_out: u64,
+    /// Launches, queues, copies and annotations; empty if the reader of the trace does not have them.
+    #[serde(default)]
+    pub host: LaunchRules,
 }
 
 /// Busy and idle time of a rank's device from the start of its first kernel to the end of its last one, in
@@ -71,12 +75,13 @@ pub struct DeviceTimes {
     pub other_wait_us: Option<f64>,
 }
 
-/// Kernels of one name on one rank. Times are in microseconds.
+/// Kernels, or annotations, of one name on one rank. Times are in microseconds.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct KernelTimes {
     /// Global rank.
     pub rank: u32,
-    /// Class of the kernel: `communication`, `compute`, `memory` or `other`.
+    /// Class of the kernel: `communication`, `compute`, `memory` or `other`; place of the annotation: `device` or
+    /// `host`.
     pub class: String,
     /// Index in [`KernelRules::names`].
     pub name: u32,

@@ -104,7 +104,8 @@ impl<'a> NamedKernels<'a> {
 /// Collects the figures of all ranks by one set of rules.
 #[derive(Debug)]
 pub struct KernelCollector {
-    rules: KernelRules,
+    pub(super) rules: KernelRules,
+    pub(super) ranks: usize,
     rows_per_rank: usize,
     numbers: BTreeMap<String, u32>,
     totals: BTreeMap<(String, u32), (u64, f64)>,
@@ -117,6 +118,7 @@ impl KernelCollector {
     pub fn new(name: &str, ranks: usize) -> KernelCollector {
         KernelCollector {
             rules: KernelRules { name: name.to_owned(), ..KernelRules::default() },
+            ranks,
             rows_per_rank: (KERNEL_ROWS_MAX / ranks.max(1)).max(ROWS_MIN),
             numbers: BTreeMap::new(),
             totals: BTreeMap::new(),
@@ -137,21 +139,26 @@ impl KernelCollector {
         kernels.truncate(self.rows_per_rank);
         kernels.sort_by_key(|kernel| kernel.class); // a stable sort: the sums remain in order
         for kernel in kernels {
-            let row = KernelTimes {
-                rank: device.rank,
-                class: kernel.class.to_owned(),
-                name: self.number(kernel.name),
-                count: kernel.count,
-                sum_us: us(kernel.sum_ns),
-                min_us: us(kernel.min_ns),
-                max_us: us(kernel.max_ns),
-                mean_us: rounded(kernel.mean_ns / 1000.0),
-                deviation_us: rounded(kernel.deviation_ns / 1000.0),
-            };
+            let row = self.row(device.rank, kernel);
             self.rules.kernels.push(row);
         }
         self.rules.devices.push(device);
         self.steps = self.steps.saturating_add(steps);
+    }
+
+    /// Returns a row of the document.
+    pub(super) fn row(&mut self, rank: u32, kernel: NamedKernels<'_>) -> KernelTimes {
+        KernelTimes {
+            rank,
+            class: kernel.class.to_owned(),
+            name: self.number(kernel.name),
+            count: kernel.count,
+            sum_us: us(kernel.sum_ns),
+            min_us: us(kernel.min_ns),
+            max_us: us(kernel.max_ns),
+            mean_us: rounded(kernel.mean_ns / 1000.0),
+            deviation_us: rounded(kernel.deviation_ns / 1000.0),
+        }
     }
 
     /// Returns the figures.
@@ -192,7 +199,9 @@ impl KernelCollector {
         let mut kept: BTreeMap<u32, u32> = BTreeMap::new();
         let rules = &mut self.rules;
         let of_rows = rules.kernels.iter_mut().map(|row| &mut row.name);
-        for name in of_rows.chain(rules.totals.iter_mut().map(|total| &mut total.name)) {
+        let of_totals = rules.totals.iter_mut().map(|total| &mut total.name);
+        let of_annotations = rules.host.annotations.iter_mut().map(|row| &mut row.name);
+        for name in of_rows.chain(of_totals).chain(of_annotations) {
             let next = u32::try_from(kept.len()).unwrap_or(u32::MAX);
             let number = *kept.entry(*name).or_insert_with(|| {
                 rules.names.push(texts.get(*name as usize).map_or_else(String::new, ToString::to_string));

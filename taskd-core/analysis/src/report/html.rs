@@ -23,6 +23,7 @@ const SCRIPTS: &[&str] = &[
     include_str!("page/marey_draw.js"),
     include_str!("page/pipeline.js"),
     include_str!("page/kernels.js"),
+    include_str!("page/launches.js"),
     include_str!("page/heat.js"),
     include_str!("page/times.js"),
     include_str!("page/lists.js"),

@@ -1,8 +1,11 @@
 //! Exact mode: integer nanoseconds of the whole trace.
 
+use super::annotations::{self, Annotations};
+use super::bandwidth::Copies;
 use super::idle::Gaps;
 use super::intervals::{Intervals, length, length_within, running, union};
 use super::kernels::Kernels;
+use super::launches::Launches;
 use super::{Class, Label, RankBreakdown, StepRow};
 use crate::kineto::classify;
 use crate::kineto::decimal;
@@ -18,37 +21,55 @@ pub(super) struct Exact {
     other: Intervals,
     kernels: Kernels,
     pub(super) gaps: Gaps,
+    pub(super) launches: Launches,
+    pub(super) copies: Copies,
+    annotations: Annotations,
     steps: Vec<(u64, i64, i64)>,
     count: u64,
-    /// Kernels without a readable start or duration.
+    /// Kernels and annotations without a readable start or duration.
     pub(super) unreadable: u64,
+}
+
+/// Kernels, annotations and launches without a place of their own in the tables.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Beyond {
+    /// Kernels without a kept name.
+    pub(super) kernels: u64,
+    /// Annotations without a kept name.
+    pub(super) annotations: u64,
+    /// Launches on streams beyond the limit.
+    pub(super) queues: u64,
 }
 
 impl Sink for Exact {
     #[inline]
     fn event(&mut self, event: &RawEvent<'_>) {
-        match classify::device(event.category()) {
-            Some(device) => self.device(event, device),
-            None if event.category() == b"user_annotation" => {
-                if let Some(number) = step_number(event.name.raw)
-                    && let (Some(start), Some(duration)) = (event.start_ns(), event.duration_ns())
-                {
-                    self.steps.push((number, start, start.saturating_add_unsigned(duration)));
-                }
-            }
-            None if classify::is_runtime(event.category()) => {
-                if let (Some(correlation), Some(start)) =
-                    (event.correlation.and_then(decimal::integer), event.start_ns())
-                {
-                    self.gaps.launch(correlation, start);
-                }
-            }
-            None => {}
+        let category = event.category();
+        if let Some(device) = classify::device(category) {
+            self.device(event, device);
+        } else if let Some(is_on_device) = annotations::place(category) {
+            self.annotation(event, is_on_device);
+        } else if classify::is_runtime(category)
+            && let (Some(correlation), Some(start)) = (event.correlation.and_then(decimal::integer), event.start_ns())
+        {
+            self.launches.call(correlation, start, event.duration_ns());
         }
     }
 }
 
 impl Exact {
+    fn annotation(&mut self, event: &RawEvent<'_>, is_on_device: bool) {
+        let (Some(start), Some(duration)) = (event.start_ns(), event.duration_ns()) else {
+            self.unreadable += 1;
+            return;
+        };
+        let end = start.saturating_add_unsigned(duration);
+        if !is_on_device && let Some(number) = step_number(event.name.raw) {
+            self.steps.push((number, start, end));
+        }
+        self.annotations.add(is_on_device, &event.name.bytes(), end.saturating_sub(start));
+    }
+
     fn device(&mut self, event: &RawEvent<'_>, device: classify::Device) {
         let (Some(start), Some(duration)) = (event.start_ns(), event.duration_ns()) else {
             self.unreadable += 1;
@@ -64,7 +85,14 @@ impl Exact {
             }),
         };
         if let Some(stream) = event.stream.and_then(decimal::integer) {
-            self.gaps.kernel(stream, start, end, event.correlation.and_then(decimal::integer).unwrap_or(-1));
+            let correlation = event.correlation.and_then(decimal::integer);
+            self.gaps.kernel(stream, start, end, correlation.unwrap_or(-1));
+            if let Some(correlation) = correlation {
+                self.launches.kernel(correlation, stream, start, end.saturating_sub(start));
+            }
+        }
+        if device == classify::Device::Memory {
+            self.copies.add(number, start, end, event);
         }
         self.count += 1;
         self.kernels.record(number, end.saturating_sub(start), 1);
@@ -76,8 +104,8 @@ impl Exact {
         }
     }
 
-    /// Returns the breakdown, and the number of kernels without a kept name.
-    pub(super) fn finish(mut self, rank: u32) -> (RankBreakdown, u64) {
+    /// Returns the breakdown, and the numbers of what its tables have no place of its own for.
+    pub(super) fn finish(mut self, rank: u32) -> (RankBreakdown, Beyond) {
         let [compute, communication, memory, other] =
             [self.compute, self.communication, self.memory, self.other].map(Intervals::finish);
         let either = union(&compute, &communication);
@@ -97,7 +125,12 @@ impl Exact {
             let duration_ns = end - start;
             StepRow { number: *number, duration_ns, busy_ns, compute_ns, communication_ns, overlap_ns }
         };
-        let beyond = self.kernels.beyond;
+        self.launches.sort();
+        let has_launches = self.launches.has_calls();
+        let idle = self.gaps.finish(&self.launches);
+        let (launches, queues, lost) = self.launches.finish();
+        let (kernels, annotations) = (self.kernels.beyond, self.annotations.beyond());
+        let beyond = Beyond { kernels, annotations, queues: lost };
         let breakdown = RankBreakdown {
             rank,
             count: self.count,
@@ -117,8 +150,12 @@ impl Exact {
             .filter(|row| row.0 > 0)
             .map(|(status, time)| (Label::from_status(status), time))
             .collect(),
-            has_launches: self.gaps.has_launches(),
-            idle: self.gaps.finish(),
+            has_launches,
+            idle,
+            launches: Some(launches).filter(|launches| launches.call_ns.count > 0),
+            queues,
+            bandwidth: self.copies.finish(|number| self.kernels.name(number)),
+            annotations: self.annotations.into_rows(rank),
             steps: self.steps.iter().map(step).collect(),
             kernels: self.kernels.into_rows(rank),
         };

@@ -1,7 +1,7 @@
 //! The breakdown as the report shows it, and where both sets of rules differ.
 
-use super::hta::OTHERS;
-use super::{Breakdown, Class, Mode, RankBreakdown, StreamIdle};
+use super::hta_table::OTHERS;
+use super::{Breakdown, Class, Mode, RankBreakdown, StreamIdle, launch_figures};
 use std::collections::BTreeMap;
 use taskd_core::analysis::document::{DeviceTimes, KernelRules};
 use taskd_core::analysis::kernels::{KernelCollector, NamedKernels, us};
@@ -30,6 +30,7 @@ impl Breakdown {
                 deviation_ns: row.deviation_ns,
             });
             collector.add(device(rank), kernels.collect(), rank.steps.len() as u64);
+            launch_figures::add(&mut collector, rank);
         }
         collector.finish()
     }
@@ -54,6 +55,7 @@ impl Breakdown {
         sentences.extend(counts(&pairs));
         sentences.extend(FIGURES.iter().filter_map(|figure| share_sentence(&pairs, figure)));
         sentences.extend(names(&pairs));
+        sentences.extend(launch_figures::differences(&pairs));
         sentences
     }
 }

@@ -5,10 +5,14 @@
 //! (`common/trace_parser.py`); a kernel counts only if a call before the start of the last `ProfilerStep` launched it
 //! (`common/trace.py`); the type of a kernel follows from its name alone (`utils/utils.py`).
 
+use super::annotations::{self, AnnotationRow};
+use super::bandwidth::{self, CopyBandwidth};
 use super::hta_idle::{FirstRow, Rows};
+use super::hta_launches::{CallName, CopyRow, Joined};
+use super::hta_table::{Annotated, annotation_table, kernel_table, place};
 use super::intervals::running;
 use super::kernels::Kernels;
-use super::{Class, KernelRow, Label, RankBreakdown, StreamIdle};
+use super::{Class, Label, RankBreakdown, StreamIdle};
 use crate::kineto::classify;
 use crate::kineto::decimal;
 use crate::kineto::document::Sink;
@@ -16,19 +20,12 @@ use crate::kineto::event::{DURATION_MAX_NS, RawEvent};
 use memchr::memmem::Finder;
 use std::collections::BTreeSet;
 use taskd_core::analysis::decimal::ns_from_us;
-use taskd_core::analysis::kernels::Durations;
 
 /// Kernels and launches that are kept per rank, each. Further ones are counted and reported.
 pub const HTA_KERNELS_MAX: usize = 20_000_000;
 
 /// Distinct names of steps that are kept: HTA only asks for more than one.
 const STEP_NAMES_MAX: usize = 2;
-
-/// Kernel names of a class that HTA's table lists on their own, unless it is configured.
-const NAMES_LISTED: usize = 10;
-
-/// Name of the row in which HTA's table puts the other names of a class together.
-pub(super) const OTHERS: &str = "others";
 
 /// A kernel in whole microseconds.
 #[derive(Clone, Copy, Debug)]
@@ -38,7 +35,7 @@ pub(super) struct Kernel {
     pub(super) correlation: i64,
     /// -1: none; the row only has a number.
     pub(super) stream: i64,
-    name: u32,
+    pub(super) name: u32,
     /// Selected by the launch, not by the start.
     pub(super) is_launched: bool,
     /// A kernel, copy or fill by its category.
@@ -52,9 +49,11 @@ pub(super) struct Launch {
     pub(super) start: i64,
     /// Number of the event in the file.
     pub(super) row: u32,
+    pub(super) name: CallName,
+    pub(super) end: i64,
 }
 
-/// Figures that depend on the order of HTA's sort.
+/// Figures that depend on the order of HTA's sort, or that HTA or this mode does not have.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Ambiguous {
     /// Equal starts for the busy time.
@@ -64,6 +63,20 @@ pub(super) struct Ambiguous {
     /// Synchronizations without a correlation: HTA repeats each once for every call without one, which this mode does
     /// not keep.
     pub(super) repeated: u64,
+    /// Correlations at which HTA's queue lengths fail.
+    pub(super) fails: u64,
+    /// Rows of launches and queues that were not kept.
+    pub(super) lost: u64,
+}
+
+/// Figures that need the calls of the host.
+struct Selected {
+    idle: Vec<StreamIdle>,
+    /// Equal starts on which the idle time depends.
+    gaps: u64,
+    joined: Joined,
+    bandwidth: Vec<CopyBandwidth>,
+    annotations: Vec<AnnotationRow>,
 }
 
 /// What is kept of a file while it is read.
@@ -72,6 +85,9 @@ pub(super) struct Hta {
     kernels: Vec<Kernel>,
     names: Kernels,
     launches: Vec<Launch>,
+    copies: Vec<CopyRow>,
+    annotations: Vec<Annotated>,
+    annotation_names: Kernels,
     /// Events up to now.
     rows: u32,
     first_row: Option<FirstRow>,
@@ -94,6 +110,9 @@ impl Default for Hta {
             kernels: Vec::new(),
             names: Kernels::default(),
             launches: Vec::new(),
+            copies: Vec::new(),
+            annotations: Vec::new(),
+            annotation_names: Kernels::default(),
             rows: 0,
             first_row: None,
             last_step: None,
@@ -121,7 +140,8 @@ impl Sink for Hta {
         let name = &*name;
         let is_step = self.step_name.find(name).is_some();
         let (stream, correlation) = (number(event.stream), number(event.correlation));
-        if row > 0 && !is_step && stream == -1 && correlation == -1 {
+        let annotation = annotations::place(category.raw);
+        if row > 0 && !is_step && stream == -1 && correlation == -1 && annotation.is_none() {
             return;
         }
         let Some((start, end)) = rounded(event, duration) else {
@@ -142,11 +162,18 @@ impl Sink for Hta {
                 self.last_step = self.last_step.max(Some(start));
             }
             if correlation != -1 {
-                self.keep_launch(Launch { correlation, start, row });
+                self.keep_launch(Launch { correlation, start, row, name: CallName::of(name), end });
             }
         }
+        if let Some(is_on_device) = annotation {
+            let (name, _) = self.annotation_names.number(u64::from(is_on_device), name, || place(is_on_device));
+            self.keep_annotation(Annotated { is_launched, name, start, end, correlation });
+        }
         if stream != -1 || is_launched {
-            let (name, _) = self.names.number(0, name, || class(name));
+            let (name, class) = self.names.number(0, name, || class(name));
+            if class == Class::Memory {
+                self.keep_copy(event);
+            }
             let is_activity = classify::device(category.raw).is_some() || category.raw == b"mtia_ccp_events";
             self.keep_kernel(Kernel { start, end, correlation, stream, name, is_launched, is_activity });
         }
@@ -202,6 +229,25 @@ impl Hta {
         }
     }
 
+    /// Keeps the copy of the kernel that is kept next.
+    fn keep_copy(&mut self, event: &RawEvent<'_>) {
+        let (bytes, rate) = bandwidth::stated(event);
+        match u32::try_from(self.kernels.len()) {
+            Ok(kernel) if self.copies.len() < bandwidth::COPIES_MAX => {
+                self.copies.push(CopyRow { kernel, bytes, rate })
+            }
+            _ => self.lost += 1,
+        }
+    }
+
+    fn keep_annotation(&mut self, annotated: Annotated) {
+        if self.annotations.len() < HTA_KERNELS_MAX {
+            self.annotations.push(annotated);
+        } else {
+            self.lost += 1;
+        }
+    }
+
     /// Returns true if HTA's own reading of the file gives fractions of microseconds, which this mode does not reproduce:
     /// all starts are integers, and a duration is not.
     pub(super) const fn has_fractions(&self) -> bool {
@@ -213,10 +259,7 @@ impl Hta {
     fn times(&self, last_step: i64) -> Vec<u32> {
         let times = |kernel: &Kernel| {
             if kernel.is_launched && kernel.correlation >= 0 {
-                let first = self.launches.partition_point(|launch| launch.correlation < kernel.correlation);
-                let of_kernel =
-                    self.launches.iter().skip(first).take_while(|launch| launch.correlation == kernel.correlation);
-                u32::try_from(of_kernel.filter(|launch| launch.start < last_step).count()).unwrap_or(u32::MAX)
+                u32::try_from(self.calls_of(kernel.correlation, last_step)).unwrap_or(u32::MAX)
             } else {
                 u32::from(kernel.is_launched || kernel.start < last_step)
             }
@@ -224,22 +267,41 @@ impl Hta {
         self.kernels.iter().map(times).collect()
     }
 
-    /// Returns the idle time per stream and its ambiguous starts, and drops and repeats the kernels as HTA does.
-    fn select(&mut self, drops_last_step: bool) -> (Vec<StreamIdle>, u64) {
+    /// Returns the number of calls with this correlation before the last step.
+    fn calls_of(&self, correlation: i64, last_step: i64) -> usize {
+        let first = self.launches.partition_point(|launch| launch.correlation < correlation);
+        let calls = self.launches.iter().skip(first).take_while(|launch| launch.correlation == correlation);
+        calls.filter(|launch| launch.start < last_step).count()
+    }
+
+    /// Returns what needs the calls that launched the kernels, and drops and repeats the kernels as HTA does.
+    fn select(&mut self, drops_last_step: bool, rank: u32) -> Selected {
         self.launches.sort_unstable();
         let last_step = self.last_step.unwrap_or(i64::MIN);
         let times = drops_last_step.then(|| self.times(last_step));
         let dropped = times.as_deref().map(|times| (times, last_step));
         let rows = Rows { kernels: &self.kernels, launches: &self.launches, first_row: self.first_row, dropped };
-        let idle = rows.idle();
-        self.launches = Vec::new();
+        let (idle, gaps) = rows.idle();
+        let joined = rows.join();
+        let bandwidth = rows.bandwidth(&self.copies, &self.names);
+        let is_dropped = times.is_some();
+        for annotated in std::mem::take(&mut self.annotations) {
+            let count = match annotated {
+                _ if !is_dropped => 1,
+                Annotated { is_launched: true, correlation, .. } => self.calls_of(correlation, last_step),
+                Annotated { start, .. } => usize::from(start < last_step),
+            };
+            self.annotation_names.record(annotated.name, annotated.end - annotated.start, count as u64);
+        }
+        let annotations = annotation_table(&self.annotation_names, rank);
+        (self.launches, self.copies) = (Vec::new(), Vec::new());
         if let Some(times) = times {
             let kernels = std::mem::take(&mut self.kernels);
             let repeated = kernels.iter().zip(times);
             self.kernels = repeated.flat_map(|(kernel, times)| std::iter::repeat_n(*kernel, times as usize)).collect();
         }
         self.kernels.retain(|kernel| kernel.stream != -1);
-        idle
+        Selected { idle, gaps, joined, bandwidth, annotations }
     }
 
     /// Returns the breakdown, and what of it depends on the order of equal starts in HTA's own figures;
@@ -251,7 +313,7 @@ impl Hta {
         };
         let repeated = self.kernels.iter().filter(is_repeated).count() as u64;
         let has_launches = !self.launches.is_empty();
-        let (streams, gaps) = self.select(drops_last_step);
+        let Selected { idle: streams, gaps, joined, bandwidth, annotations } = self.select(drops_last_step, rank);
         // HTA's sort is not stable; this one is.
         self.kernels.sort_by_key(|kernel| kernel.start);
         let is_ambiguous = |tied: &&[Kernel]| {
@@ -260,7 +322,7 @@ impl Hta {
         };
         let ambiguous =
             self.kernels.chunk_by(|one, other| one.start == other.start).filter(is_ambiguous).count() as u64;
-        let ambiguous = Ambiguous { starts: ambiguous, gaps, repeated };
+        let ambiguous = Ambiguous { starts: ambiguous, gaps, repeated, fails: joined.fails, lost: joined.lost };
         for kernel in &self.kernels {
             self.names.record(kernel.name, kernel.end - kernel.start, 1);
         }
@@ -302,8 +364,12 @@ impl Hta {
             types,
             idle: streams,
             has_launches,
+            launches: Some(joined.launches).filter(|launches| launches.call_ns.count > 0),
+            queues: joined.queues.unwrap_or_default(),
+            bandwidth,
+            annotations,
             steps: Vec::new(),
-            kernels: table(&self.names, rank),
+            kernels: kernel_table(&self.names, rank),
         };
         Some((breakdown, ambiguous))
     }
@@ -326,74 +392,4 @@ fn merged(intervals: impl Iterator<Item = (i64, i64)>) -> Vec<(i64, i64)> {
 
 fn sum(intervals: &[(i64, i64)]) -> i64 {
     intervals.iter().map(|(start, end)| end - start).sum()
-}
-
-/// Returns HTA's table of kernels (`analyzers/breakdown_analysis.py`, `_aggr_gpu_kernel_time`). With more than ten names of
-/// a type, its columns are statistics of the sums per name, not of durations.
-fn table(names: &Kernels, rank: u32) -> Vec<KernelRow> {
-    let mut rows = Vec::new();
-    for class in [Class::Communication, Class::Compute, Class::Memory] {
-        let mut of_class: Vec<(&[u8], Durations)> =
-            names.iter().filter(|row| row.0 == class).map(|(_, name, durations)| (name, *durations)).collect();
-        of_class.sort_by(|one, other| (-one.1.sum, one.0).cmp(&(-other.1.sum, other.0)));
-        if of_class.len() > NAMES_LISTED {
-            of_class = collapsed(&of_class);
-        }
-        of_class.sort_by(|one, other| one.0.cmp(other.0));
-        rows.extend(of_class.into_iter().map(|(name, durations)| KernelRow {
-            rank,
-            class,
-            name: String::from_utf8_lossy(name).into_owned(),
-            count: durations.count,
-            sum_ns: i64::try_from(durations.sum * 1000).unwrap_or(i64::MAX),
-            min_ns: durations.min.saturating_mul(1000),
-            max_ns: durations.max.saturating_mul(1000),
-            mean_ns: durations.mean() * 1000.0,
-            deviation_ns: durations.deviation() * 1000.0,
-        }));
-    }
-    rows
-}
-
-/// Collapses the names beyond the tenth, or beyond the 80 % quantile of the running sum, into `others`.
-fn collapsed<'a>(rows: &[(&'a [u8], Durations)]) -> Vec<(&'a [u8], Durations)> {
-    let mut running = 0_i128;
-    let sums: Vec<i128> = rows
-        .iter()
-        .map(|row| {
-            running += row.1.sum;
-            running
-        })
-        .collect();
-    // Sums below zero, of kernels that last -1 us, make the running sum fall at the end.
-    let mut sorted = sums.clone();
-    sorted.sort_unstable();
-    let limit = quantile(&sorted);
-    let mut others = Durations::default();
-    let mut out = Vec::new();
-    for (index, ((name, durations), running)) in rows.iter().zip(&sums).enumerate() {
-        let sum = i64::try_from(durations.sum).unwrap_or(i64::MAX);
-        #[allow(clippy::cast_precision_loss, reason = "compared as floats, as HTA does")]
-        let is_small = index >= NAMES_LISTED || *running as f64 > limit;
-        // Its list of names that are never collapsed is `sum < 0`, which short kernels make true.
-        if is_small && sum >= 0 {
-            others.add(sum, 1);
-        } else {
-            let mut single = Durations::default();
-            single.add(sum, 1);
-            out.push((*name, single));
-        }
-    }
-    out.push((OTHERS.as_bytes(), others));
-    out
-}
-
-/// Returns the 80 % quantile of sorted values with linear interpolation.
-#[allow(clippy::cast_precision_loss, reason = "compared as floats, as HTA does")]
-fn quantile(sorted: &[i128]) -> f64 {
-    let last = sorted.len().saturating_sub(1);
-    let (below, rest) = (last * 4 / 5, last * 4 % 5);
-    let at = |index: usize| sorted.get(index.min(last)).map_or(0.0, |value| *value as f64);
-    let fraction = rest as f64 / 5.0;
-    at(below) + (at(below + 1) - at(below)) * fraction
 }

@@ -6,6 +6,7 @@
 //! stream. The rules are those of `HolisticTraceAnalysis` 0.5.0 (`analyzers/breakdown_analysis.py`,
 //! `_analyze_idle_time_for_stream`).
 
+use super::launches::Launches;
 use serde::Serialize;
 use std::collections::BTreeMap;
 
@@ -13,7 +14,7 @@ use std::collections::BTreeMap;
 /// microseconds: in effect its limit is 30 us, and a limit of 30 ns would find no gap.
 pub const KERNEL_WAIT_NS: i64 = 30_000;
 
-/// Gaps and launches that are kept per rank in the exact mode, each. Further ones are counted and reported.
+/// Gaps that are kept per rank in the exact mode. Further ones are counted and reported.
 pub const IDLE_MAX: usize = 20_000_000;
 
 /// Streams that are kept per rank. Kernels of further ones are counted and reported.
@@ -64,14 +65,12 @@ struct Run {
     correlation: i64,
 }
 
-/// Collects what the exact mode needs. Memory: 24 bytes for each gap of a stream, 16 for each call of the runtime.
+/// Collects what the exact mode needs. Memory: 24 bytes for each gap of a stream.
 #[derive(Debug, Default)]
 pub(super) struct Gaps {
     streams: BTreeMap<i64, Vec<Run>>,
-    /// Correlation and start of calls of the runtime.
-    launches: Vec<(i64, i64)>,
     runs: usize,
-    /// Kernels and calls that were not kept.
+    /// Kernels that were not kept.
     pub(super) lost: u64,
 }
 
@@ -101,29 +100,8 @@ impl Gaps {
         self.lost += 1;
     }
 
-    /// Returns true if there are calls of the runtime.
-    pub(super) const fn has_launches(&self) -> bool {
-        !self.launches.is_empty()
-    }
-
-    /// Adds a call of the runtime.
-    #[inline]
-    pub(super) fn launch(&mut self, correlation: i64, start: i64) {
-        if self.launches.len() < IDLE_MAX {
-            self.launches.push((correlation, start));
-        } else {
-            self.lost += 1;
-        }
-    }
-
-    /// Returns the idle time of each stream, in the order of their numbers. Of several calls with one correlation the
-    /// first one counts: the outermost.
-    pub(super) fn finish(mut self) -> Vec<StreamIdle> {
-        self.launches.sort_unstable();
-        let launch_of = |correlation: i64| {
-            let first = self.launches.partition_point(|launch| launch.0 < correlation);
-            self.launches.get(first).filter(|launch| launch.0 == correlation).map(|launch| launch.1)
-        };
+    /// Returns the idle time of each stream, in the order of their numbers. The calls are sorted.
+    pub(super) fn finish(self, launches: &Launches) -> Vec<StreamIdle> {
         let idle_of = |(stream, mut runs): (i64, Vec<Run>)| {
             runs.sort_by_key(|run| run.start);
             let mut idle = StreamIdle { stream, ..StreamIdle::default() };
@@ -132,13 +110,13 @@ impl Gaps {
                 if let Some(end) = busy_until
                     && run.start > end
                 {
-                    idle.add(end, run.start, launch_of(run.correlation), KERNEL_WAIT_NS);
+                    idle.add(end, run.start, launches.call_of(run.correlation), KERNEL_WAIT_NS);
                 }
                 busy_until = busy_until.max(Some(run.end));
             }
             idle
         };
-        std::mem::take(&mut self.streams).into_iter().map(idle_of).collect()
+        self.streams.into_iter().map(idle_of).collect()
     }
 }
 
@@ -148,11 +126,12 @@ mod tests {
 
     #[test]
     fn gaps_are_assigned_to_host_device_and_others() {
-        let mut gaps = Gaps::default();
+        let (mut gaps, mut launches) = (Gaps::default(), Launches::default());
         // The second kernel is launched late, the third in time, the fourth in time but begins 50 us later.
         for (correlation, launch) in [(1, 0), (2, 25_000), (3, 26_000), (4, 27_000)] {
-            gaps.launch(correlation, launch);
+            launches.call(correlation, launch, None);
         }
+        launches.sort();
         for (start, end, correlation) in [(10_000, 20_000, 1), (30_000, 40_000, 2), (41_000, 50_000, 3)] {
             gaps.kernel(7, start, end, correlation);
         }
@@ -166,7 +145,7 @@ mod tests {
             other_ns: 50_000,
             others: 1,
         };
-        assert_eq!(gaps.finish(), [idle]);
+        assert_eq!(gaps.finish(&launches), [idle]);
     }
 
     #[test]
@@ -177,7 +156,7 @@ mod tests {
             for (start, end) in kernels.iter().cycle().skip(first).take(kernels.len()) {
                 gaps.kernel(1, *start, *end, -1);
             }
-            let idle = gaps.finish();
+            let idle = gaps.finish(&Launches::default());
             assert_eq!((idle[0].kernel_wait_ns, idle[0].kernel_waits), (10, 1), "from {first}");
             assert_eq!(idle[0].host_waits + idle[0].others, 0);
         }

@@ -46,6 +46,13 @@ impl Intervals {
     }
 }
 
+/// Returns the union of intervals in any order. Those that do not end after their start are left out.
+pub(super) fn union_of(intervals: impl Iterator<Item = (i64, i64)>) -> Vec<(i64, i64)> {
+    let mut union = Intervals::default();
+    intervals.for_each(|(start, end)| union.insert(start, end));
+    union.finish()
+}
+
 /// Returns the union of two lists, each in the order of the starts.
 pub(super) fn union(left: &[(i64, i64)], right: &[(i64, i64)]) -> Vec<(i64, i64)> {
     let mut out: Vec<(i64, i64)> = Vec::with_capacity(left.len() + right.len());

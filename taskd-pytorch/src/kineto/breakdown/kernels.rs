@@ -67,6 +67,11 @@ impl Kernels {
         self.rows.get(number as usize).map_or(Class::Other, |row| row.0)
     }
 
+    /// Returns the name of a number; empty for an unknown one.
+    pub(super) fn name(&self, number: u32) -> &[u8] {
+        self.rows.get(number as usize).map_or(&[], |row| &*row.1)
+    }
+
     /// Returns the class, name and durations of each name that has kernels.
     pub(super) fn iter(&self) -> impl Iterator<Item = (Class, &[u8], &Durations)> {
         self.rows.iter().filter(|row| row.2.count > 0).map(|(class, name, durations)| (*class, &**name, durations))

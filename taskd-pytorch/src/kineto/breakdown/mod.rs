@@ -1,9 +1,12 @@
 //! Busy and idle time, computation, communication and their overlap per rank, and kernels by name: the temporal breakdown
 //! of a trace of any size.
 //!
-//! Memory does not depend on the size of the files in the [exact mode](Mode::Exact), except for the gaps between kernels
-//! (16 bytes each, and 24 for those of a stream) and calls of the runtime (16 bytes each); in the
-//! [HTA mode](Mode::Hta) a kernel costs 40 bytes and a launch 24.
+//! Also the launches of kernels, the queue of each stream, the bandwidth of copies and the annotations.
+//!
+//! Memory does not depend on the size of the files in the [exact mode](Mode::Exact), except for the gaps between
+//! kernels (16 bytes each, and 24 for those of a stream), calls of the runtime (24 bytes each), launched kernels (32
+//! each) and copies (40 each); in the [HTA mode](Mode::Hta) a kernel costs 40 bytes, a launch 32, a copy 24 and an
+//! annotation 32. At the end of a file each launch takes 56 bytes for a moment.
 //!
 //! | figure | exact mode | HTA mode | effect |
 //! |---|---|---|---|
@@ -14,18 +17,36 @@
 //! | memory | union of copies and fills | part of non-compute time | |
 //! | idle time of a stream | gaps in the union of its kernels | starts minus the end of the kernel before | overlaps count negatively in HTA |
 //! | launch of a kernel | the call with its correlation | the same, or the first row of the file | a kernel without a call can be a host wait in HTA |
+//! | calls that launch | all with a kernel | five names; eleven for queues | HTA omits CUDA graphs |
+//! | times of launches | nanoseconds | microseconds | short calls and delays are up to 2 us shorter in HTA |
+//! | queue of a stream | per launch | per kernel | HTA has the full queues of one stream per rank |
+//! | bandwidth of copies | bytes by nanoseconds | as stated, summed as floats | HTA adds copies that touch |
+//! | annotations | all names, of durations | a thousand names, then `others`; not those of the last step | |
 
+mod annotations;
+mod bandwidth;
 mod exact;
 mod figures;
 mod hta;
 mod hta_idle;
+mod hta_launches;
+mod hta_table;
 mod idle;
 mod intervals;
 mod kernels;
+mod launch_figures;
+mod launches;
+mod queues;
+mod statistics;
 
+pub use annotations::AnnotationRow;
+pub use bandwidth::{COPIES_MAX, COPY_KINDS_MAX, CopyBandwidth};
 pub use hta::HTA_KERNELS_MAX;
 pub use idle::{IDLE_MAX, KERNEL_WAIT_NS, STREAMS_MAX, StreamIdle};
 pub use kernels::KERNEL_NAMES_MAX;
+pub use launches::{LATE_KERNEL_NS, LAUNCHES_MAX, LaunchTimes, SLOW_CALL_NS};
+pub use queues::{QUEUE_MAX, QueueLengths};
+pub use statistics::Statistics;
 
 use super::document::{self, Document};
 use super::files::{self, KinetoError, Part};
@@ -148,6 +169,14 @@ pub struct RankBreakdown {
     pub idle: Vec<StreamIdle>,
     /// True if the file has calls that launch kernels. In the exact mode no idle time is a wait for the host without them.
     pub has_launches: bool,
+    /// Times of the launches; `None` without a recorded call that launched a kernel.
+    pub launches: Option<LaunchTimes>,
+    /// Queue of each stream, in the order of their numbers. Empty without launches, or if HTA's own computation fails.
+    pub queues: Vec<QueueLengths>,
+    /// Bandwidth of copies and fills by kind.
+    pub bandwidth: Vec<CopyBandwidth>,
+    /// Annotations by name, those of the device first.
+    pub annotations: Vec<AnnotationRow>,
     /// Steps in the order of their starts; empty in HTA mode.
     pub steps: Vec<StepRow>,
     /// Kernels by name.
@@ -290,10 +319,14 @@ impl Scanned {
         let rank = match self {
             Self::Done { .. } => return self,
             Self::Exact(exact) => {
-                note(exact.unreadable, "kernels without a readable time, which are not counted");
-                note(exact.gaps.lost, "kernels or calls beyond the limit, which the idle time per stream lacks");
+                note(exact.unreadable, "kernels or annotations without a readable time, which are not counted");
+                note(exact.gaps.lost, "kernels beyond the limit, which the idle time per stream lacks");
+                note(exact.launches.lost, "kernels or calls beyond the limit, which launches and idle times lack");
+                note(exact.copies.lost, "copies beyond the limit, which the bandwidth lacks");
                 let (rank, beyond) = exact.finish(0);
-                note(beyond, "kernels of further names, which the table has in one row");
+                note(beyond.kernels, "kernels of further names, which the table has in one row");
+                note(beyond.annotations, "annotations of further names, which the table has in one row");
+                note(beyond.queues, "launches on streams beyond the limit, which the queues lack");
                 (rank.count > 0).then_some(rank)
             }
             Self::Hta(hta) => {
@@ -309,6 +342,8 @@ impl Scanned {
                 finished.map(|(rank, ambiguous)| {
                     note(ambiguous.starts, "starts of several kernels, one of them below 1 us, for which HTA's figures depend on the order of its sort");
                     note(ambiguous.gaps, "starts of several kernels of one stream, for which HTA's idle time depends on the order of its sort");
+                    note(ambiguous.lost, "rows of launches beyond the limit, which launches and queues lack");
+                    note(ambiguous.fails, "correlations of several calls or without a kernel: HTA fails at their queues");
                     note(ambiguous.repeated, "synchronizations without a correlation, which HTA repeats: its idle time differs");
                     rank
                 })
@@ -342,6 +377,7 @@ fn combine(parts: Vec<Part<Scanned>>, mode: Mode) -> Breakdown {
         finished.notes.into_iter().for_each(&mut report);
         finished.rank.rank = number;
         finished.rank.kernels.iter_mut().for_each(|row| row.rank = number);
+        finished.rank.annotations.iter_mut().for_each(|row| row.rank = number);
         breakdown.ranks.push(finished.rank);
     }
     breakdown

@@ -27,9 +27,11 @@ function kernelsView(body) {
     { title: 'Runs', number: true, value: (kernel) => kernel.count, text: (kernel) => String(kernel.count) },
     ...KERNEL_COLUMNS.map(([title, field, text]) => ({ title, number: true, value: (kernel) => kernel[field], text: (kernel) => text(kernel[field]) }))] });
   const left = note('');
+  const host = launchTables(state);
   const show = () => {
     devices.setRows(state.rules.devices);
     kernels.setRows(rows());
+    host.show();
     left.textContent = state.rules.left_out > 0 ? `${state.rules.left_out} rows with the shortest sums are left out.` : '';
   };
   const ranks = [['', 'all'], ...rules[0].devices.map((device) => [String(device.rank), String(device.rank)])];
@@ -41,7 +43,7 @@ function kernelsView(body) {
     choice('Kernels of rank', ranks, (rank) => {
       state.rank = rank;
       show();
-    }, '')), devices, h('h3', null, 'Kernels by name'), kernels, left);
+    }, '')), devices, h('h3', null, 'Kernels by name'), kernels, left, ...host.parts);
   if (differences.length > 0) body.append(h('h3', null, 'Where the rules differ'), h('ul', null, differences.map((text) => h('li', null, text))));
   show();
 }

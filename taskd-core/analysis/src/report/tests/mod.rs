@@ -1,5 +1,6 @@
 //! The report as text. `.ci/report-pages` opens the pages in a browser.
 
+mod kernels;
 mod support;
 
 use super::{

@@ -1,11 +1,10 @@
 //! Plausible documents of any size, by seed, for the tests of the report.
 
 use crate::document::*;
-use crate::kernels::{Durations, KernelCollector, NamedKernels};
 use crate::summary::summarize;
 
 /// A generator of numbers, so that a document depends on its seed only (Steele's SplitMix64).
-struct Numbers(u64);
+pub(super) struct Numbers(pub(super) u64);
 
 impl Numbers {
     fn next(&mut self) -> u64 {
@@ -16,7 +15,7 @@ impl Numbers {
     }
 
     /// A value around `middle`, up to 2 % away.
-    fn near(&mut self, middle: u64) -> u64 {
+    pub(super) fn near(&mut self, middle: u64) -> u64 {
         middle - middle / 50 + self.next() % (middle / 25).max(1)
     }
 }
@@ -53,9 +52,9 @@ pub(super) fn document(ranks: u32, steps: u32) -> Analysis {
     analysis
 }
 
-struct Job {
-    ranks: u32,
-    steps: u32,
+pub(super) struct Job {
+    pub(super) ranks: u32,
+    pub(super) steps: u32,
     stages: u32,
     width: u32,
     slow: u32,
@@ -76,43 +75,6 @@ impl Job {
             peak_memory_bytes: Some((38 << 30) + (u64::from(stage) << 30) + (u64::from(rank % 5) << 28)),
             memory_capacity_bytes: Some(64 << 30),
         }
-    }
-
-    /// Returns kernels of the ranks by two sets of rules.
-    fn kernels(&self) -> KernelFigures {
-        let mut numbers = Numbers(u64::from(self.ranks) + 1);
-        let mut rules = |name: &str| {
-            let mut collector = KernelCollector::new(name, self.ranks as usize);
-            for rank in 0..self.ranks {
-                let mut us = |middle: u64| numbers.near(middle) as f64;
-                let (compute_us, communication_us, idle_us) = (us(54_000), us(9_000), us(4_000));
-                let device = DeviceTimes {
-                    rank,
-                    kernels: 900,
-                    range_us: compute_us + communication_us + idle_us,
-                    busy_us: compute_us + communication_us,
-                    idle_us,
-                    compute_us,
-                    communication_us,
-                    memory_us: us(500),
-                    overlap_us: us(800),
-                    host_wait_us: Some(us(3_000)),
-                    kernel_wait_us: Some(us(300)),
-                    other_wait_us: None,
-                };
-                let mut kernel = |class, name| {
-                    let mut durations = Durations::default();
-                    (0..4).for_each(|_| durations.add(numbers.near(50_000) as i64, 100));
-                    NamedKernels::of(class, name, &durations)
-                };
-                let kernels =
-                    vec![kernel("communication", "ncclDevKernel_AllReduce_Sum_bf16"), kernel("compute", "gemm")];
-                collector.add(device, kernels, self.steps.into());
-            }
-            KernelRules { left_out: 3, ..collector.finish() }
-        };
-        let rules = vec![rules("exact"), rules("hta")];
-        KernelFigures { rules, differences: vec!["Idle time of rank 0 is longer by HTA's rules.".to_owned()] }
     }
 
     fn fill_timeline(&self, analysis: &mut Analysis) {

@@ -2,6 +2,8 @@
 //! the same traits, so the decision kernel is the one of a job on a single host.
 //!
 //! - [`consensus`]: an existing engine stores which process is manager, under which epoch, and which world is in force.
+//! - [`topology`]: the fault and network domains of hosts, and the choices that depend on them. Pure.
 
 pub mod consensus;
+pub mod topology;
 mod wire;

@@ -75,8 +75,8 @@ impl Next {
 
 /// Decides which hosts form the next world. (See the [module](super) for the rules and an example.)
 ///
-/// The same arguments give the same decision. After the world of a decision is put in force, the decision for the new state
-/// is [`Keep`](Next::Keep).
+/// The same arguments give the same decision. After the world of a decision is put in force, the decision for the new
+/// state is [`Keep`](Next::Keep).
 #[must_use]
 pub fn decide(state: &State, policy: &Policy, now: JobTime) -> Decision {
     if let Some(problem) = policy.problem() {
@@ -134,16 +134,16 @@ impl<'a> View<'a> {
                 None => _ = view.parts.kept.insert(*rank, name.clone()),
             }
         }
-        let outside = || state.hosts.iter().filter(|(name, _)| !members.contains(name));
+        let outside: Vec<_> = state.hosts.iter().filter(|(name, _)| !members.contains(name)).collect();
         for (name, host) in
-            outside().filter(|(name, host)| host.health == Health::Ready && !refused.contains_key(*name))
+            outside.iter().filter(|(name, host)| host.health == Health::Ready && !refused.contains_key(*name))
         {
-            view.parts.spares.insert(name.clone());
+            view.parts.spares.insert(NodeId::clone(name));
             view.joined.push(host.joined);
         }
         view.joined.sort_unstable();
-        let of = |is: fn(&Health) -> bool| outside().filter(|(_, host)| is(&host.health)).count();
-        let refused = outside().filter(|(name, _)| refused.contains_key(*name)).count();
+        let of = |is: fn(&Health) -> bool| outside.iter().filter(|(_, host)| is(&host.health)).count();
+        let refused = outside.iter().filter(|(name, _)| refused.contains_key(*name)).count();
         for (number, what) in [
             (of(|health| matches!(health, Health::OutOfSight { .. })), "out of sight"),
             (of(|health| matches!(health, Health::Cordoned)), "cordoned"),
@@ -294,7 +294,7 @@ impl<'a> View<'a> {
         let outside = self.parts.spares.iter().chain(dropped);
         let spares: BTreeSet<NodeId> = outside.filter(|host| !members.contains(host)).cloned().collect();
         let mut reason = why.to_owned();
-        let mut taken_over = self.parts.gone.iter().filter_map(|(rank, _)| Some((rank, ranks.get(rank)?)));
+        let mut taken_over = self.parts.gone.keys().filter_map(|rank| Some((rank, ranks.get(rank)?)));
         if let Some((rank, host)) = taken_over.next() {
             reason += &format!("; host {} takes over node rank {rank}", host.0);
             let more = taken_over.count();

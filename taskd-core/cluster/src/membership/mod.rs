@@ -1,39 +1,39 @@
 //! Which hosts form the next world: one pure function, [`decide`].
 //!
-//! The *world* of hosts gives each of its hosts a *node rank*. Hosts outside of it that are ready are *spares*. The manager
-//! calls [`decide`] after every change of a host and at the times that the last decision gave, and puts a new world in
-//! force. The function has no clock and no memory: all that it depends on is in its arguments.
+//! The *world* of hosts gives each of its hosts a *node rank*. Hosts outside of it that are ready are *spares*. The
+//! manager calls [`decide`] after every change of a host and at the times that the last decision gave, and puts a new
+//! world in force. The function has no clock and no memory: all that it depends on is in its arguments.
 //!
 //! # The first world
 //! 1. Below `min_hosts` hosts the job waits, for `waiting_timeout` since [`State::since`]. Then the decision is
 //!    [`Impossible`](Next::Impossible), until more hosts join.
 //! 2. With as many hosts as the largest world and its spares need, the world begins at once.
 //! 3. In between, the world begins `last_call` after the time at which `min_hosts` were there: torchrun's last call.
-//! 4. The number of hosts is a multiple of `node_unit`, and `spares` hosts stay outside unless the world would then have
-//!    less than `min_hosts`. Hosts that are close to each other are preferred ([`Topology::pack`]), and node ranks follow
-//!    that order.
+//! 4. The number of hosts is a multiple of `node_unit`, and `spares` hosts stay outside unless the world would then
+//!    have less than `min_hosts`. Hosts that are close to each other are preferred ([`Topology::pack`]), and node ranks
+//!    follow that order.
 //!
 //! # Changes
-//! 1. Survivors keep their node ranks. (A [compact](Policy::keep_node_rank) world that shrinks moves those with the highest
-//!    ranks into the vacant ones.)
+//! 1. Survivors keep their node ranks. (A [compact](Policy::keep_node_rank) world that shrinks moves those with the
+//!    highest ranks into the vacant ones.)
 //! 2. A spare takes over the node rank of a host that has left, at once. Spares outside of the fault come first
 //!    ([`Topology::spares_for`]).
-//! 3. If the spares do not suffice, the job waits for `last_call`, then the world shrinks to the largest allowed number.
-//!    Below `min_hosts` it waits for `waiting_timeout`, then the decision is [`Impossible`](Next::Impossible).
-//! 4. A host that is out of sight is neither replaced nor lost until it has [left](Health::Left). No other change of the
-//!    world begins meanwhile, because its ranks could not take part. A member without an entry in [`State::hosts`] is out of
-//!    sight: a new manager has not heard from it yet.
-//! 5. A host that asks to leave is replaced like a lost one, but the world stays in force while it waits, and as long as
-//!    the world would have less than `min_hosts` without it.
+//! 3. If the spares do not suffice, the job waits for `last_call`, then the world shrinks to the largest allowed
+//!    number. Below `min_hosts` it waits for `waiting_timeout`, then the decision is [`Impossible`](Next::Impossible).
+//! 4. A host that is out of sight is neither replaced nor lost until it has [left](Health::Left). No other change of
+//!    the world begins meanwhile, because its ranks could not take part. A member without an entry in [`State::hosts`]
+//!    is out of sight: it has not reported to a new manager yet.
+//! 5. A host that asks to leave is replaced like a lost one, but the world stays in force while it waits, and as long
+//!    as the world would have less than `min_hosts` without it.
 //! 6. A cordoned host is not chosen. A member that is cordoned stays, as a pod stays on a cordoned Kubernetes node.
-//! 7. The world grows when the spares, less those that are kept, are enough for a `node_unit`: `last_call` after the last of
-//!    them has joined, or at once up to the largest world. A change for another reason grows the world, too.
+//! 7. The world grows when the spares, less those that are kept, are enough for a `node_unit`: `last_call` after the
+//!    last of them has joined, or at once up to the largest world. A change for another reason grows the world, too.
 //!
 //! # Hosts that are refused
-//! A host with a node rank that another host states too, with a node rank that the job does not have, without slots, or with
-//! another number of slots than most hosts (if [`equal_slots`](Policy::equal_slots)) is left out with a [`HostError`]; the
-//! others are not affected. Members come before other hosts, then hosts that joined earlier. A member that comes back with
-//! another number of slots counts as lost.
+//! A host with a node rank that another host states too, with a node rank that the job does not have, without slots, or
+//! with another number of slots than most hosts (if [`equal_slots`](Policy::equal_slots)) is left out with a
+//! [`HostError`]; the others are not affected. Members come before other hosts, then hosts that joined earlier. A
+//! member that comes back with another number of slots counts as lost.
 //!
 //! # Example
 //! ```
@@ -69,8 +69,9 @@
 //!
 //! # Sources
 //! The decisions follow torchft's `quorum_compute` (a world of all previous members continues at once), torchrun's
-//! rendezvous (`MIN:MAX`, join timeout, last call) and DLRover's `node_unit`. Unlike torchrun a survivor never changes its
-//! node rank because another host left, and unlike torchft a lost host does not delay the others by a heartbeat timeout.
+//! rendezvous (`MIN:MAX`, join timeout, last call) and DLRover's `node_unit`. Unlike torchrun a survivor never changes
+//! its node rank because another host left, and unlike torchft a lost host does not delay the others by a heartbeat
+//! timeout.
 
 mod assign;
 mod decide;

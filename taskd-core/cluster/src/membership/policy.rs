@@ -20,8 +20,8 @@ pub struct Policy {
     pub min_hosts: u32,
     /// Largest number of hosts of a world. It is rounded down to a multiple of `node_unit`.
     pub max_hosts: u32,
-    /// The number of hosts of a world is a multiple of this number, for example the number of hosts of one model replica.
-    /// Default 1.
+    /// The number of hosts of a world is a multiple of this number, for example the number of hosts of one model
+    /// replica. Default 1.
     #[serde(default = "one")]
     pub node_unit: u32,
     /// Longest time below `min_hosts`. Default 600 s.
@@ -30,15 +30,16 @@ pub struct Policy {
     /// Time in which more hosts can join a world that could begin, grow, or shrink. Default 30 s.
     #[serde(default = "last_call", with = "Seconds")]
     pub last_call: Duration,
-    /// Number of hosts that stay outside of the world to replace lost ones. A world of `min_hosts` comes first. Default 0.
+    /// Number of hosts that stay outside of the world to replace lost ones. A world of `min_hosts` comes first. Default
+    /// 0.
     #[serde(default)]
     pub spares: u32,
     /// True if all hosts of a world must have the same number of slots. Default true.
     #[serde(default = "yes")]
     pub equal_slots: bool,
-    /// True if a world that shrinks keeps all node ranks and leaves gaps, as worlds of ranks do. False if node ranks are
-    /// always 0, 1, 2 without gaps (compact), as torchrun's are: then the hosts with the highest node ranks move into the
-    /// gaps. Default true.
+    /// True if a world that shrinks keeps all node ranks and leaves gaps, as worlds of ranks do. False if node ranks
+    /// are always 0, 1, 2 without gaps (compact), as torchrun's are: then the hosts with the highest node ranks move
+    /// into the gaps. Default true.
     #[serde(default = "yes")]
     pub keep_node_rank: bool,
 }
@@ -120,7 +121,8 @@ impl Policy {
             () if unit == 0 => "node_unit is 0: set it to at least 1".to_owned(),
             () if min > max => format!("min_hosts is {min} and max_hosts is {max}: set max_hosts to at least {min}"),
             () if self.sizes().min > self.sizes().max => format!(
-                "no multiple of node_unit, {unit}, is between min_hosts, {min}, and max_hosts, {max}: set max_hosts to {}",
+                "no multiple of node_unit, {unit}, is between min_hosts, {min}, and max_hosts, {max}: set max_hosts \
+                 to {}",
                 self.sizes().min
             ),
             () => return None,
@@ -158,8 +160,8 @@ impl Sizes {
         if hosts < self.min { 0 } else { self.largest(hosts.saturating_sub(self.spares).max(self.min)) }
     }
 
-    /// Returns the number of hosts from which on [`with_spares`](Sizes::with_spares) returns at least `size`, a multiple of
-    /// the unit up to the maximum.
+    /// Returns the number of hosts from which on [`with_spares`](Sizes::with_spares) returns at least `size`, a
+    /// multiple of the unit up to the maximum.
     pub(super) fn hosts_for(&self, size: usize) -> usize {
         if size <= self.min { self.min } else { size.saturating_add(self.spares) }
     }

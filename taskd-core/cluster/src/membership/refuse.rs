@@ -11,7 +11,8 @@ use taskd_runtime::job::{JobTime, NodeId};
 pub enum HostError {
     /// Another host states the same node rank.
     #[error(
-        "host {} states node rank {node_rank}, and so does host {}: give one of them another node rank", host.0, holder.0
+        "host {} states node rank {node_rank}, and so does host {}: give one of them another node rank",
+        host.0, holder.0
     )]
     SameNodeRank {
         /// The host that is refused.
@@ -35,8 +36,8 @@ pub enum HostError {
     },
     /// The host has another number of slots than the others.
     #[error(
-        "host {} has {slots} slots, and host {} and the others have {expected}: start its agent with {expected} slots, or \
-         allow unequal numbers", host.0, example.0
+        "host {} has {slots} slots, and host {} and the others have {expected}: start its agent with {expected} slots, \
+         or allow unequal numbers", host.0, example.0
     )]
     Slots {
         /// The host that is refused.
@@ -62,7 +63,7 @@ pub(super) fn refused(state: &State, policy: &Policy, max: usize) -> BTreeMap<No
     // A host that leaves can be replaced by one with the same node rank, and one that is out of sight is not judged.
     let is_there = |host: &Host| matches!(host.health, Health::Ready | Health::OutOfSight { .. } | Health::Cordoned);
     let mut hosts: Vec<(&NodeId, &Host)> = state.hosts.iter().filter(|(_, host)| is_there(host)).collect();
-    hosts.sort_by_key(|(name, host)| (!members.contains(*name), host.joined, *name));
+    hosts.sort_by_cached_key(|(name, host)| (!members.contains(*name), host.joined, *name));
     let expected = policy.equal_slots.then(|| expected_slots(state, &members)).flatten();
     let mut refused = BTreeMap::new();
     let mut holders: BTreeMap<u32, &NodeId> = BTreeMap::new();
@@ -101,15 +102,18 @@ fn slots_error(name: &NodeId, host: &Host, expected: Option<(u32, &NodeId)>) -> 
     }
 }
 
-/// Returns the number of slots that most members have, or most ready hosts before the first world, and the first host with
-/// this number. Of two numbers that are equally frequent, the one of the host that joined first counts.
+/// How many hosts have a number of slots, and the first of them. More and earlier hosts are greater.
+type Support<'a> = (usize, Reverse<(JobTime, &'a NodeId)>);
+
+/// Returns the number of slots that most members have, or most ready hosts before the first world, and the first host
+/// with this number. Of two numbers that are equally frequent, the one of the host that joined first counts.
 fn expected_slots<'a>(state: &'a State, members: &BTreeSet<&NodeId>) -> Option<(u32, &'a NodeId)> {
     let of_members = members.iter().any(|member| state.hosts.get(*member).is_some_and(|host| host.slots > 0));
     let judges = |(name, host): &(&NodeId, &Host)| match of_members {
         true => members.contains(*name),
         false => host.health == Health::Ready,
     };
-    let mut by_slots: BTreeMap<u32, (usize, Reverse<(JobTime, &NodeId)>)> = BTreeMap::new();
+    let mut by_slots: BTreeMap<u32, Support<'_>> = BTreeMap::new();
     for (name, host) in state.hosts.iter().filter(|(_, host)| host.slots > 0).filter(judges) {
         let entry = by_slots.entry(host.slots).or_insert((0, Reverse((host.joined, name))));
         *entry = (entry.0 + 1, entry.1.max(Reverse((host.joined, name))));

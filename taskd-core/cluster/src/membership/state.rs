@@ -42,8 +42,8 @@ pub struct Host {
     pub joined: JobTime,
     /// State of the host.
     pub health: Health,
-    /// The node rank that the host states, such as torchrun's `--node-rank`. The host gets it if the world has this node
-    /// rank and no host holds it; otherwise it gets another. Two hosts cannot state the same.
+    /// The node rank that the host states, such as torchrun's `--node-rank`. The host gets it if the world has this
+    /// node rank and no host holds it; otherwise it gets another. Two hosts cannot state the same.
     pub node_rank: Option<u32>,
     /// Number of ranks that the host can run.
     pub slots: u32,

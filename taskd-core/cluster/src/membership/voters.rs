@@ -14,16 +14,16 @@ const HOSTS_OF_FIVE_VOTERS: usize = 5;
 pub struct Voters {
     /// The hosts that vote: 1, 3 or 5; 2 if there are only two hosts.
     pub voters: BTreeSet<NodeId>,
-    /// True if there are two voters. Both must then be live for a majority, so the loss of either stops the job: run a third
-    /// voter that runs no ranks, a *witness*, on another machine.
+    /// True if there are two voters. Both must then be live for a majority, so the loss of either stops the job: run a
+    /// third voter that runs no ranks, a *witness*, on another machine.
     pub needs_witness: bool,
 }
 
 /// Chooses the voters: 1 of one host, both of two, 3 of three or four, and 5 of more hosts.
 ///
-/// Voters stay: a voter is replaced only if it has left or asks to leave, and only then three voters become five. A voter
-/// without an entry in `hosts` is out of sight and stays. New voters are ready hosts, in the widest domains with the fewest
-/// voters, then in the narrower ones, so that the loss of one domain takes as few voters as possible.
+/// Voters stay: a voter is replaced only if it has left or asks to leave, and only then three voters become five. A
+/// voter without an entry in `hosts` is out of sight and stays. New voters are ready hosts, in the widest domains with
+/// the fewest voters, then in the narrower ones, so that the loss of one domain takes as few voters as possible.
 ///
 /// ```
 /// use std::collections::{BTreeMap, BTreeSet};

@@ -11,8 +11,8 @@ const LOST_MIN: usize = 2;
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Cause {
-    /// The smallest domain that contains all these lost hosts, such as their switch; `None` if a single host was lost on
-    /// its own.
+    /// The smallest domain that contains all these lost hosts, such as their switch; `None` if a single host was lost
+    /// on its own.
     pub domain: Option<Domain>,
     /// The lost hosts.
     pub lost: BTreeSet<NodeId>,
@@ -24,11 +24,11 @@ impl Topology {
     /// Groups hosts that were lost at the same time by their cause, so that ten hosts under one failed switch are one
     /// incident. Each lost host is in one group.
     ///
-    /// A domain is blamed if it has lost at least two hosts, and more than are `live` in it: a switch takes all its hosts
-    /// along, so live hosts speak against it, except for the few that the manager has not missed yet. Of the domains that
-    /// may be blamed for a host the widest is taken, because one failed spine explains more than its leaves one by one, and
-    /// then the narrowest that contains the same lost hosts. Hosts that are neither lost nor live, such as those lost
-    /// earlier, do not count. The groups are in the order of their first lost hosts.
+    /// A domain is blamed if it has lost at least two hosts, and more than are `live` in it: a switch takes all its
+    /// hosts along, so live hosts speak against it, except for the few that the manager has not missed yet. Of the
+    /// domains that may be blamed for a host the widest is taken, because one failed spine explains more than its
+    /// leaves one by one, and then the narrowest that contains the same lost hosts. Hosts that are neither lost nor
+    /// live, such as those lost earlier, do not count. The groups are in the order of their first lost hosts.
     ///
     /// ```
     /// use std::collections::BTreeSet;

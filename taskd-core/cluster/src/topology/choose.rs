@@ -20,9 +20,9 @@ pub struct Partners {
 }
 
 impl Topology {
-    /// Chooses `n` of the hosts, or all if there are fewer, in as many different domains of a level as possible: no domain
-    /// has two of the chosen hosts while another has none. Between equally good domains, those in different wider domains
-    /// come first. The hosts are returned in the order of their choice.
+    /// Chooses `n` of the hosts, or all if there are fewer, in as many different domains of a level as possible: no
+    /// domain has two of the chosen hosts while another has none. Between equally good domains, those in different
+    /// wider domains come first. The hosts are returned in the order of their choice.
     ///
     /// ```
     /// use taskd_cluster::topology::Topology;
@@ -70,7 +70,7 @@ impl Topology {
         if items.len() <= 1 || level > limit {
             return items;
         }
-        let mut groups: BTreeMap<(bool, Option<&Name>), Vec<(Placed<'a>, T)>> = BTreeMap::new();
+        let mut groups: BTreeMap<_, Vec<(Placed<'a>, T)>> = BTreeMap::new();
         for item in items {
             let name = self.name_above(item.0.1, level);
             groups.entry((name.is_none(), name)).or_default().push(item);
@@ -83,9 +83,9 @@ impl Topology {
         turns.into_iter().map(|(_, item)| item).collect()
     }
 
-    /// Orders hosts so that those of one domain are next to each other, at every level; domains with more of the hosts come
-    /// first, hosts of unknown places last. The first hosts of the order are close to each other, and a ring over the order
-    /// crosses as few switches as possible.
+    /// Orders hosts so that those of one domain are next to each other, at every level; domains with more of the hosts
+    /// come first, hosts of unknown places last. The first hosts of the order are close to each other, and a ring over
+    /// the order crosses as few switches as possible.
     #[must_use]
     pub fn pack(&self, hosts: &BTreeSet<NodeId>) -> Vec<NodeId> {
         let placed = hosts.iter().map(|host| (host, self.above(host))).collect();
@@ -112,10 +112,10 @@ impl Topology {
 
     /// Chooses a spare for each lost host from the candidates, as far as they suffice; no candidate is chosen twice.
     ///
-    /// A spare is outside of the fault if possible: not in the narrowest domain of a lost host, and not in a domain that is
-    /// the [cause](Topology::causes) of the loss. Of the candidates outside, the nearest to the lost host is taken, so that
-    /// the ring crosses few switches. If all are inside, one from another narrowest domain than the lost host's is preferred.
-    /// Lost hosts choose in the order of their names.
+    /// A spare is outside of the fault if possible: not in the narrowest domain of a lost host, and not in a domain
+    /// that is the [cause](Topology::causes) of the loss. Of the candidates outside, the nearest to the lost host is
+    /// taken, so that the ring crosses few switches. If all are inside, one from another narrowest domain than the lost
+    /// host's is preferred. Lost hosts choose in the order of their names.
     #[must_use]
     pub fn spares_for(
         &self,
@@ -142,8 +142,8 @@ impl Topology {
     }
 
     /// Chooses for each host the host that keeps the second copy of its in-memory checkpoint: in another domain of the
-    /// level, and each host keeps one copy. If one domain has more than half of the hosts, some of its hosts have a partner
-    /// in the same domain, and are listed.
+    /// level, and each host keeps one copy. If one domain has more than half of the hosts, some of its hosts have a
+    /// partner in the same domain, and are listed.
     ///
     /// The choice depends on the set of hosts: after a change the copies move with the next checkpoint.
     ///

@@ -46,8 +46,8 @@ pub enum TopologyError {
     },
     /// A host or a domain would lie in two domains of one level.
     #[error(
-        "{subject} lies in {first}, and {stated_by} places it in {second}, too: it can lie in one {level} only. Correct \
-         one of the entries, or give two domains two names"
+        "{subject} lies in {first}, and {stated_by} places it in {second}, too: it can lie in one {level} only. \
+         Correct one of the entries, or give two domains two names"
     )]
     TwoPlaces {
         /// The host or the domain, such as `leaf l1`.
@@ -72,7 +72,7 @@ pub enum TopologyError {
     NotWider {
         /// The domain.
         domain: String,
-        /// The domain that is said to contain it.
+        /// The domain in which it is placed.
         within: String,
         /// All levels, from the widest to the narrowest.
         order: String,

@@ -1,16 +1,17 @@
 //! Where hosts are: the tree of fault and network domains, and the choices that depend on it.
 //!
-//! A *level* is a kind of domain that the user names, from the widest to the narrowest, for example `zone`, `super-pod`,
-//! `spine`, `leaf`. A *domain* is one zone or one leaf switch; its name is unique in its level. Hosts are the members of
-//! the tree. A tree of devices has the same form: its members are devices, and `host` is one of its levels.
+//! A *level* is a kind of domain that the user names, from the widest to the narrowest, for example `zone`,
+//! `super-pod`, `spine`, `leaf`. A *domain* is one zone or one leaf switch; its name is unique in its level. Hosts are
+//! the members of the tree. A tree of devices has the same form: its members are devices, and `host` is one of its
+//! levels.
 //!
 //! # Rules
-//! - A domain lies in at most one domain of each wider level, and so does a host. A place may omit levels: all statements
-//!   are combined, so one host's `leaf=l1, spine=s1` also places the other hosts of leaf `l1`.
+//! - A domain lies in at most one domain of each wider level, and so does a host. A place may omit levels: all
+//!   statements are combined, so one host's `leaf=l1, spine=s1` also places the other hosts of leaf `l1`.
 //! - A contradiction is an error that names the statement that caused it, and changes nothing.
 //! - Hosts without a place are valid. They are not assumed to be apart from each other: they share one unnamed domain.
-//! - Every choice depends on names only, not on the order in which hosts were added. All hosts that are equally good are
-//!   taken in the order of their names.
+//! - Every choice depends on names only, not on the order in which hosts were added. All hosts that are equally good
+//!   are taken in the order of their names.
 //! - The size is bounded: [`LEVELS_MAX`], [`HOSTS_MAX`], [`DOMAINS_MAX`], [`NAME_BYTES_MAX`], [`TEXT_BYTES_MAX`].
 //!
 //! # Sources

@@ -18,7 +18,8 @@ const VERSION: u32 = 1;
 impl Topology {
     /// Creates a tree from the labels of hosts.
     ///
-    /// A label with one of these keys gives a host's domain at the level `LEVEL`; the first of them that a host has counts:
+    /// A label with one of these keys gives a host's domain at the level `LEVEL`; the first of them that a host has
+    /// counts:
     /// 1. `taskd.io/topology.LEVEL`;
     /// 2. `LEVEL`;
     /// 3. every key that ends in `/LEVEL`, as Kubernetes' `topology.kubernetes.io/zone` does. Several such labels must
@@ -50,9 +51,9 @@ impl Topology {
         errors.pop_first().map_or(Ok(topology), |(_, error)| Err(error))
     }
 
-    /// Creates a tree from the labels of hosts as [`from_labels`](Topology::from_labels) does. A host with an error is left
-    /// out, so that one agent with a wrong label does no harm to others; the errors are returned by host. Hosts are added
-    /// in the order of their names, so the same hosts always have the errors.
+    /// Creates a tree from the labels of hosts as [`from_labels`](Topology::from_labels) does. A host with an error is
+    /// left out, so that one agent with a wrong label does no harm to others; the errors are returned by host. Hosts
+    /// are added in the order of their names, so the same hosts always have the errors.
     ///
     /// # Errors
     /// Returns an error if a level has no valid name or is listed twice.
@@ -196,8 +197,8 @@ fn place(subject: &dyn fmt::Display, entries: Place) -> Result<BTreeMap<Name, Na
     Ok(place)
 }
 
-/// Returns the cycle of entries through `start`, or `error` if there is none. Every cycle has an entry that places a domain
-/// in one that is not wider, so only such entries are searched.
+/// Returns the cycle of entries through `start`, or `error` if there is none. Every cycle has an entry that places a
+/// domain in one that is not wider, so only such entries are searched.
 fn cycle_or(stated: &BTreeMap<Domain, BTreeMap<Name, Name>>, start: &Domain, error: TopologyError) -> TopologyError {
     let mut from: BTreeMap<Domain, Domain> = BTreeMap::new();
     let mut seen = BTreeSet::new();

@@ -80,8 +80,8 @@ fn a_contradiction_names_both_and_changes_nothing() {
     let error = error.expect_err("a contradiction").to_string();
     assert_eq!(
         error,
-        "leaf l1 lies in spine s1, and host n7 places it in spine new, too: it can lie in one spine only. Correct one of \
-         the entries, or give two domains two names"
+        "leaf l1 lies in spine s1, and host n7 places it in spine new, too: it can lie in one spine only. Correct one \
+         of the entries, or give two domains two names"
     );
     assert_eq!(format!("{topology:?}"), before);
     let twice = topology.insert(&host("a1"), &place(&[("leaf", "l2")])).expect_err("twice").to_string();
@@ -100,7 +100,8 @@ fn files_with_faults_give_errors_that_name_them() {
         (r#"{"levels": ["a"], "version": 2}"#, "the topology has format version 2"),
         (r#"{"levels": ["a"], "host": {}}"#, "the topology cannot be read: unknown field `host`"),
         (
-            r#"{"levels": ["a", "b", "c"], "domains": {"a": {"x": {"c": "z"}}, "b": {"y": {"a": "x"}}, "c": {"z": {"b": "y"}}}}"#,
+            r#"{"levels": ["a", "b", "c"],
+                "domains": {"a": {"x": {"c": "z"}}, "b": {"y": {"a": "x"}}, "c": {"z": {"b": "y"}}}}"#,
             "a domain cannot contain itself, but these entries form a cycle: a x in c z in b y in a x.",
         ),
         (
@@ -256,10 +257,17 @@ fn build<'a>(hosts: impl IntoIterator<Item = (&'a NodeId, &'a BTreeMap<Name, Nam
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 128, rng_seed: proptest::test_runner::RngSeed::Fixed(7), failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig {
+        cases: 128,
+        rng_seed: proptest::test_runner::RngSeed::Fixed(7),
+        failure_persistence: None,
+        ..ProptestConfig::default()
+    })]
 
     #[test]
-    fn choices_do_not_depend_on_the_order_of_hosts(places in arbitrary(), n in 0_usize..12, lost in vec(0_usize..24, 0..8)) {
+    fn choices_do_not_depend_on_the_order_of_hosts(
+        places in arbitrary(), n in 0_usize..12, lost in vec(0_usize..24, 0..8),
+    ) {
         let (one, other) = (build(&places), build(places.iter().rev()));
         let all: BTreeSet<NodeId> = places.keys().cloned().collect();
         let lost: BTreeSet<NodeId> = lost.iter().filter_map(|index| all.iter().nth(*index)).cloned().collect();
@@ -304,7 +312,10 @@ proptest! {
     }
 
     #[test]
-    fn any_text_is_read_or_refused(text in "\\PC{0,40}", lines in vec("(levels: |leaf l1: |n[0-3]: )?(leaf=l[0-2]|zone|leaf)?(, (zone=z1|leaf))?", 0..6)) {
+    fn any_text_is_read_or_refused(
+        text in "\\PC{0,40}",
+        lines in vec("(levels: |leaf l1: |n[0-3]: )?(leaf=l[0-2]|zone|leaf)?(, (zone=z1|leaf))?", 0..6),
+    ) {
         _ = Topology::parse(&text);
         _ = Topology::parse(&lines.join("\n"));
         _ = Topology::parse(&format!("{{\"levels\": [\"a\"], \"hosts\": {{{text}}}}}"));
@@ -314,7 +325,6 @@ proptest! {
 #[test]
 #[ignore = "a measurement: cargo test --release -p taskd-cluster -- --ignored --nocapture"]
 fn measure_a_hundred_thousand_hosts() {
-    #[expect(clippy::disallowed_methods, reason = "a measurement")]
     let now = std::time::Instant::now;
     let begin = now();
     let mut topology = Topology::new(["zone", "spine", "leaf"].map(Name::new)).expect("levels");

@@ -9,8 +9,8 @@ use taskd_runtime::job::{Name, NodeId};
 /// Marks a level at which a place is unknown.
 const UNKNOWN: u32 = u32::MAX;
 
-/// Where hosts are: a tree of domains. (See the [module](super).) The default has no levels and no hosts: all hosts have
-/// an unknown place.
+/// Where hosts are: a tree of domains. (See the [module](super).) The default has no levels and no hosts: all hosts
+/// have an unknown place.
 #[derive(Clone, Debug, Default)]
 pub struct Topology {
     /// From the widest to the narrowest.
@@ -64,8 +64,8 @@ impl Topology {
     /// Adds a host. `place` gives its domains by level; it may omit levels.
     ///
     /// # Errors
-    /// Returns an error that names the host if the host is there already, a level is unknown, a name is not valid, a limit
-    /// is reached, or the place contradicts what other entries state. The tree is then as before.
+    /// Returns an error that names the host if the host is there already, a level is unknown, a name is not valid, a
+    /// limit is reached, or the place contradicts what other entries state. The tree is then as before.
     pub fn insert(&mut self, host: &NodeId, place: &BTreeMap<Name, Name>) -> Result<(), TopologyError> {
         check_name("host", host.0.as_str())?;
         let stated_by = format!("host {}", host.0);
@@ -81,7 +81,8 @@ impl Topology {
     /// Adds a domain, or states more about where it is. `within` gives the wider domains that contain it, by level.
     ///
     /// # Errors
-    /// Returns an error as [`insert`](Topology::insert) does, and if a level of `within` is not wider than the domain's.
+    /// Returns an error as [`insert`](Topology::insert) does, and if a level of `within` is not wider than the
+    /// domain's.
     pub fn insert_domain(&mut self, domain: &Domain, within: &BTreeMap<Name, Name>) -> Result<(), TopologyError> {
         let stated_by = domain.to_string();
         let level = self.level_index(domain.level.as_str(), &stated_by)?;
@@ -167,9 +168,9 @@ impl Topology {
         Ok(index)
     }
 
-    /// States that `place` lies in `domain`, with all that follows: what lies in `place` lies in `domain`, and the domains
-    /// that contain one place contain each other. Each pair of a place and a level is set once, so all links of a tree
-    /// together take time in proportion to its places.
+    /// States that `place` lies in `domain`, with all that follows: what lies in `place` lies in `domain`, and the
+    /// domains that contain one place contain each other. Each pair of a place and a level is set once, so all links of
+    /// a tree together take time in proportion to its places.
     ///
     /// Returns a place and its two domains of one level if the statement contradicts others.
     fn link(&mut self, place: u32, domain: u32, links: &mut Vec<(u32, usize)>) -> Result<(), (u32, u32, u32)> {

@@ -260,7 +260,6 @@ fn a_world_that_lists_a_host_twice_is_repaired() {
 #[test]
 #[ignore = "a measurement: cargo test --release -p taskd-cluster -- --ignored --nocapture"]
 fn measure_ten_thousand_hosts() {
-    #[expect(clippy::disallowed_methods, reason = "a measurement")]
     let now = std::time::Instant::now;
     let mut state = State::default();
     let mut text = "levels: zone, spine, leaf\n".to_owned();

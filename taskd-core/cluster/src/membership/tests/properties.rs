@@ -56,7 +56,7 @@ fn world(
     let chosen: BTreeSet<&NodeId> = ranks.values().collect();
     check(chosen.len() == size, "a host has two node ranks")?;
     check(ranks.keys().all(|rank| (*rank as usize) < max), "a node rank is too great")?;
-    check(policy.keep_node_rank || ranks.keys().copied().eq(0..size as u32), "gaps in a compact world")?;
+    check(policy.keep_node_rank || ranks.keys().copied().eq((0..).take(size)), "gaps in a compact world")?;
     let health = |host: &NodeId| state.hosts.get(host).map(|host| host.health);
     let can_stay = |host: &NodeId| {
         matches!(health(host), Some(Health::Ready | Health::Cordoned)) && !decision.refused.contains_key(host)
@@ -92,9 +92,9 @@ fn policies() -> Vec<Policy> {
     policies
 }
 
-/// Verifies all states of `count` hosts with the given states of hosts, all their worlds, and three times.
-fn verify_all(count: u32, healths: &[Health]) -> u32 {
-    let mut verified = 0;
+/// Verifies all states of `count` hosts with the given states of hosts and all their worlds, at the given times.
+fn verify_all(count: u32, healths: &[Health], times: &[u64]) -> u32 {
+    let (mut verified, policies) = (0, policies());
     let names: Vec<NodeId> = ["a", "b", "c", "d"].iter().take(count as usize).map(|name| host(name)).collect();
     for code in 0..healths.len().pow(count) {
         let digit = |index: u32| healths[code / healths.len().pow(index) % healths.len()];
@@ -106,9 +106,9 @@ fn verify_all(count: u32, healths: &[Health]) -> u32 {
             let in_world = (0..count as usize).rev().filter(|bit| members >> bit & 1 == 1);
             let world: NodeRanks = (0..).zip(in_world.map(|bit| names[bit].clone())).collect();
             let state = State { hosts: hosts.clone(), world: Some(world), ..State::default() };
-            for policy in policies().iter().filter(|policy| members.count_ones() <= policy.max_hosts) {
-                for now in [5, 60, 200] {
-                    verify(&state, policy, s(now)).expect("a sound decision");
+            for policy in policies.iter().filter(|policy| members.count_ones() <= policy.max_hosts) {
+                for now in times {
+                    verify(&state, policy, s(*now)).expect("a sound decision");
                     verified += 1;
                 }
             }
@@ -123,15 +123,16 @@ const UNSEEN: Health = Health::OutOfSight { since: JobTime::from_nanos(50_000_00
 
 #[test]
 fn every_state_of_up_to_three_hosts_is_decided_soundly() {
-    let verified: u32 =
-        (0..=3).map(|count| verify_all(count, &[Health::Ready, UNSEEN, LEFT, LEAVING, Health::Cordoned])).sum();
+    let verified: u32 = (0..=3)
+        .map(|count| verify_all(count, &[Health::Ready, UNSEEN, LEFT, LEAVING, Health::Cordoned], &[5, 60, 200]))
+        .sum();
     assert!(verified > 20_000, "{verified}");
 }
 
 #[test]
 fn every_state_of_four_hosts_is_decided_soundly() {
-    let verified = verify_all(4, &[Health::Ready, UNSEEN, LEFT]);
-    assert!(verified > 20_000, "{verified}");
+    let verified = verify_all(4, &[Health::Ready, UNSEEN, LEFT], &[60]);
+    assert!(verified > 8_000, "{verified}");
 }
 
 fn health() -> impl Strategy<Value = Health> {
@@ -197,14 +198,18 @@ fn state(case: &Case, is_reverse: bool) -> State {
 
 proptest! {
     #![proptest_config(ProptestConfig {
-        cases: 1500, rng_seed: proptest::test_runner::RngSeed::Fixed(11), failure_persistence: None, ..ProptestConfig::default()
+        cases: 400,
+        rng_seed: proptest::test_runner::RngSeed::Fixed(11),
+        failure_persistence: None,
+        ..ProptestConfig::default()
     })]
 
     #[test]
     fn every_decision_is_sound_and_independent_of_order(case in case()) {
         let one = state(&case, false);
         verify(&one, &case.policy, s(case.now)).map_err(TestCaseError::fail)?;
-        prop_assert_eq!(decide(&one, &case.policy, s(case.now)), decide(&state(&case, true), &case.policy, s(case.now)));
+        let other = decide(&state(&case, true), &case.policy, s(case.now));
+        prop_assert_eq!(decide(&one, &case.policy, s(case.now)), other);
     }
 
     /// Following all decisions to the end ends: in a world that is kept, or in a wait without a time.

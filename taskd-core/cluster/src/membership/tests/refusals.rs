@@ -33,7 +33,7 @@ fn stated_node_ranks_are_granted_where_they_are_vacant() {
         state.host_mut(&host(name)).expect("a host").node_rank = Some(rank);
     }
     assert_eq!(short(&decide(&state, &policy(4, 4), s(50)).next), "0c 1b 2d 3a");
-    // A spare without a stated node rank is preferred for a vacancy that nobody states.
+    // A spare without a stated node rank is preferred for a vacancy that no host states.
     state.world = Some((0..).zip(["c", "d"].map(host)).collect());
     set(&mut state, "d", Health::Left { since: s(50) });
     state.hosts.insert(host("e"), Host::new(s(50), 8));
@@ -57,7 +57,8 @@ fn host_with_other_slots_is_refused_if_they_must_be_equal() {
     assert_eq!(
         errors,
         [
-            "host a has 4 slots, and host b and the others have 8: start its agent with 8 slots, or allow unequal numbers",
+            "host a has 4 slots, and host b and the others have 8: start its agent with 8 slots, or \
+             allow unequal numbers",
             "host d has 0 slots and can run no rank: start its agent with at least 1 slot",
         ]
     );

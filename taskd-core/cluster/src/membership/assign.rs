@@ -65,6 +65,9 @@ impl Joining<'_> {
         }
         // Spares that state another node rank come last: their own may become vacant.
         for with_stated in [false, true] {
+            if lost.is_empty() {
+                return;
+            }
             let suits = |host: &&NodeId| with_stated || self.stated_rank(host).is_none();
             let candidates: BTreeSet<NodeId> = self.spares.iter().filter(suits).cloned().collect();
             let live = kept.values().chain(&self.spares).cloned().collect();

@@ -55,7 +55,9 @@ impl Topology {
     /// ```
     #[must_use]
     pub fn causes(&self, lost: &BTreeSet<NodeId>, live: &BTreeSet<NodeId>) -> Vec<Cause> {
-        let (lost_in, live_in) = (self.counts(lost), self.counts(live.difference(lost)));
+        let lost_in = self.counts(lost, |_| true);
+        // Domains without a loss do not matter, and most have none.
+        let live_in = self.counts(live.difference(lost), |domain| lost_in.contains_key(&domain));
         let lost_of = |domain: u32| lost_in.get(&domain).copied().unwrap_or(0);
         let live_of = |domain: u32| live_in.get(&domain).copied().unwrap_or(0);
         let mut causes: Vec<Cause> = Vec::new();
@@ -90,11 +92,16 @@ impl Topology {
         causes.next().is_none().then_some(first)
     }
 
-    fn counts<'a>(&self, hosts: impl IntoIterator<Item = &'a NodeId>) -> BTreeMap<u32, usize> {
+    fn counts<'a>(
+        &self,
+        hosts: impl IntoIterator<Item = &'a NodeId>,
+        matters: impl Fn(u32) -> bool,
+    ) -> BTreeMap<u32, usize> {
         let mut counts = BTreeMap::new();
         for host in hosts {
             let above = self.above(host);
-            for domain in (0..above.len()).filter_map(|level| Topology::index_above(above, level)) {
+            let domains = (0..above.len()).filter_map(|level| Topology::index_above(above, level));
+            for domain in domains.filter(|domain| matters(*domain)) {
                 *counts.entry(domain).or_insert(0) += 1;
             }
         }

@@ -250,7 +250,8 @@ impl<'a> View<'a> {
             let missing = sizes.min.saturating_sub(left);
             let have = format!("{gone}; {} left{}, {}", self.left_words(left), self.others, sizes.words());
             if self.lost.is_empty() {
-                return Next::Keep { until: None, reason: format!("{have}: it can leave when {missing} more join") };
+                let join = verb(missing, "joins", "join");
+                return Next::Keep { until: None, reason: format!("{have}: it can leave when {missing} more {join}") };
             }
             let until = self.gone_at + self.policy.waiting_timeout;
             if self.now < until {

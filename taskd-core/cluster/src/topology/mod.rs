@@ -21,12 +21,12 @@
 //! use taskd_cluster::topology::Topology;
 //!
 //! let topology = Topology::parse("
-//!     # from the widest level to the narrowest
+//!     ## from the widest level to the narrowest
 //!     levels: zone, spine, leaf
-//!     # a domain: its level, its name, and the domains that contain it
+//!     ## a domain: its level, its name, and the domains that contain it
 //!     leaf l1: spine=s1
 //!     leaf l2: spine=s1, zone=east
-//!     # hosts
+//!     ## hosts
 //!     n1: leaf=l1
 //!     n2: leaf=l2
 //! ")?;

@@ -235,7 +235,7 @@ fn host_that_asks_to_leave_stays_until_the_world_can_do_without() {
     assert_eq!(at(&state, &policy(3, 3), 500), "keep");
     assert_eq!(
         reason(&state, &policy(3, 3), 500),
-        "host b asks to leave; 2 hosts are left, the job needs at least 3 hosts: it can leave when 1 more join"
+        "host b asks to leave; 2 hosts are left, the job needs at least 3 hosts: it can leave when 1 more joins"
     );
     assert_eq!(at(&state, &policy(2, 3), 59), "keep 60");
     assert_eq!(at(&state, &policy(2, 3), 60), "0a 2c");

@@ -3,15 +3,19 @@
 //!
 //! - [`consensus`]: an existing engine stores which process is manager, under which epoch, and which world is in force.
 //! - [`security`]: agents, managers and voters prove that they belong to the job.
+//! - [`membership`]: which hosts form the next world, and which of them vote. Pure.
+//! - [`topology`]: the fault and network domains of hosts, and the choices that depend on them. Pure.
 
 mod agent;
 pub mod consensus;
 mod dial;
 mod manager;
+pub mod membership;
 mod rendezvous;
 pub mod security;
 mod session;
 mod settings;
+pub mod topology;
 mod wire;
 
 pub use agent::{Agent, AgentBuilder, AgentError, OnLeaseEnd};

@@ -2,23 +2,25 @@
 
 use crate::options::{AgentOptions, Common};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
-use taskd_core::cluster::{Agent, Forwarder, PlaintextDialer};
+use taskd_core::cluster::security::{IncomingLimits, Security, SecurityContext};
+use taskd_core::cluster::{Agent, Forwarder};
 use taskd_core::job::{Name, NodeId};
 use taskd_core::launch::{Launcher, LocalLauncher, OnOwnerLoss};
 use taskd_examples::program::Failure;
 use taskd_pytorch::{Torch, TorchLauncher};
 use tokio::net::TcpListener;
-use tokio_stream::wrappers::TcpListenerStream;
 use tokio_util::sync::CancellationToken;
+use tonic::service::InterceptorLayer;
 
 /// The parts of an agent before it connects.
 #[derive(Debug)]
 pub struct HostAgent {
     /// Name of the host.
     pub host: NodeId,
+    /// How this host proves that it belongs to the job.
+    pub security: SecurityContext,
     /// What connects this host's ranks to the store on another host.
     pub forwarder: Forwarder,
     local: Arc<LocalLauncher>,
@@ -42,11 +44,12 @@ impl HostAgent {
         let local = Arc::new(builder.on_owner_loss(keep).build().await?);
         let nodes = local.list().await?.nodes;
         let host = nodes.first().map(|status| status.node.clone()).ok_or("the launcher of this host lists no host")?;
-        let forwarder = Forwarder::new(common.job.clone(), PlaintextDialer, None);
+        let security = Security::from_env()?.open(host.0.as_str()).await?;
+        let forwarder = Forwarder::new(common.job.clone(), &security);
         let torch = Torch::default().master_addr("127.0.0.1"); // the agent forwards to the store
         let torch = TorchLauncher::with_framework(Arc::clone(&local), dir.join("torch"), torch);
-        let torch = torch.forwarder(Arc::new(forwarder.clone())).secret(&secret(&common.job));
-        Ok(HostAgent { host, forwarder, local, torch, common: common.clone() })
+        let torch = torch.forwarder(Arc::new(forwarder.clone()));
+        Ok(HostAgent { host, security, forwarder, local, torch, common: common.clone() })
     }
 
     /// Serves the job's managers until `stop` is cancelled; then stops the processes of this host.
@@ -54,8 +57,8 @@ impl HostAgent {
     /// # Errors
     /// Those of [`Agent::run`].
     pub async fn run(self, managers: &[String], peer_address: String, stop: CancellationToken) -> Result<(), Failure> {
-        let HostAgent { host, forwarder, local, torch, common } = self;
-        let mut agent = Agent::builder(common.job.clone(), host, torch).settings(common.settings());
+        let HostAgent { host, security, forwarder, local, torch, common } = self;
+        let mut agent = Agent::builder(common.job.clone(), host, torch, &security).settings(common.settings());
         for manager in managers {
             agent = agent.manager(manager);
         }
@@ -63,11 +66,6 @@ impl HostAgent {
         local.shutdown(Duration::from_secs(2)).await?;
         Ok(result?)
     }
-}
-
-/// Returns the secret by which the job's ranks authenticate each other.
-fn secret(job: &str) -> Vec<u8> {
-    format!("{job:>32}").into_bytes()
 }
 
 /// Runs the agent of this host until Ctrl-C.
@@ -80,8 +78,10 @@ pub async fn serve_agent(options: &AgentOptions) -> Result<(), Failure> {
     let listener = TcpListener::bind(SocketAddr::new(options.common.address.unwrap_or(any), 0)).await?;
     let port = listener.local_addr()?.port();
     let peer = options.common.address.map_or(format!(":{port}"), |ip| SocketAddr::new(ip, port).to_string());
-    let server = tonic::transport::Server::builder().add_service(agent.forwarder.peer_service().into_server());
-    let serving = server.serve_with_incoming(TcpListenerStream::new(listener));
+    let layer = InterceptorLayer::new(agent.security.require_token());
+    let server = tonic::transport::Server::builder().layer(layer);
+    let server = server.add_service(agent.forwarder.peer_service().into_server());
+    let serving = server.serve_with_incoming(agent.security.incoming(listener, IncomingLimits::default())?);
     println!("agent         {}, {} slots, manager {}", agent.host, options.common.slots, options.manager.join(", "));
     let stop = CancellationToken::new();
     let running = agent.run(&options.manager, peer, stop.clone());
@@ -94,10 +94,4 @@ pub async fn serve_agent(options: &AgentOptions) -> Result<(), Failure> {
     }
     stop.cancel();
     running.await
-}
-
-/// Returns the directory of the ranks' output on a host.
-#[must_use]
-pub fn output_dir(common: &Common) -> PathBuf {
-    common.dir.join("run")
 }

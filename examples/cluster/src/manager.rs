@@ -6,6 +6,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 use taskd_core::cluster::consensus::{Candidate, Epoch, Single};
+use taskd_core::cluster::security::IncomingLimits;
 use taskd_core::cluster::{Manager, ManagerService};
 use taskd_core::job::{JobSpec, NodeId, Ready, WorkerSpec};
 use taskd_core::kernel::JobReport;
@@ -16,8 +17,8 @@ use taskd_pytorch::store::StoreProgram;
 use taskd_pytorch::with_store;
 use tokio::net::TcpListener;
 use tokio::time::Instant;
-use tokio_stream::wrappers::TcpListenerStream;
 use tokio_util::sync::CancellationToken;
+use tonic::service::InterceptorLayer;
 
 /// Runs the manager and the agent of its host until the job has ended.
 ///
@@ -31,9 +32,11 @@ pub async fn manage(options: &ManagerOptions) -> Result<(), Failure> {
     let port = listener.local_addr()?.port();
     let host = address(options)?;
     let reached_at = SocketAddr::new(host, port).to_string();
-    let server = tonic::transport::Server::builder().add_service(service.clone().into_server());
+    let layer = InterceptorLayer::new(agent.security.require_token());
+    let server = tonic::transport::Server::builder().layer(layer).add_service(service.clone().into_server());
     let server = server.add_service(agent.forwarder.peer_service().into_server());
-    let serving = tokio::spawn(server.serve_with_incoming(TcpListenerStream::new(listener)));
+    let incoming = agent.security.incoming(listener, IncomingLimits::default())?;
+    let serving = tokio::spawn(server.serve_with_incoming(incoming));
 
     let candidate = Candidate::new(agent.host.clone(), std::process::id().to_string(), reached_at.clone());
     let consensus = Arc::new(Single::new(Epoch(0)));

@@ -3,10 +3,10 @@
 //! `cargo run --release -p taskd-cluster --example bench_membership`
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 use taskd_cluster::membership::{Decision, Health, Host, Next, Policy, State, choose_voters, decide};
 use taskd_cluster::topology::Topology;
-use taskd_runtime::job::{Name, NodeId};
+use taskd_runtime::job::{JobTime, Name, NodeId};
 
 fn main() {
     println!("{:<34} {:>10}", "of 10,000 hosts", "ms");
@@ -17,6 +17,10 @@ fn main() {
 
 fn host(name: String) -> NodeId {
     NodeId(Name::from(name))
+}
+
+fn seconds(seconds: u64) -> JobTime {
+    JobTime::from_nanos(seconds * 1_000_000_000)
 }
 
 /// Runs `work`, and prints how long it took.
@@ -31,7 +35,7 @@ fn world_of_ten_thousand() {
     let mut state = State::default();
     let mut text = "levels: zone, spine, leaf\n".to_owned();
     for i in 0..10_000_u32 {
-        let joined = Duration::from_secs(u64::from(i));
+        let joined = seconds(u64::from(i));
         state.hosts.insert(host(format!("host-{i:05}")), Host::new(joined, 8));
         text += &format!("host-{i:05}: leaf=l{}, spine=s{}, zone=z{}\n", i / 16, i / 512, i / 5120);
     }
@@ -40,13 +44,13 @@ fn world_of_ten_thousand() {
         Err(error) => return println!("the topology is refused: {error}"),
     };
     let policy = Policy::new(1000, 9000).with_node_unit(8).with_spares(16);
-    let decided = |state: &State| decide(state, &policy, Duration::from_secs(20_000));
+    let decided = |state: &State| decide(state, &policy, seconds(20_000));
     let Decision { next: Next::World { ranks, .. }, .. } = timed("first world", || decided(&state)) else {
         return println!("no world begins");
     };
     state.world = Some(ranks.clone());
     timed("world is kept", || decided(&state));
-    let left = Health::Left { since: Duration::from_secs(20_000) };
+    let left = Health::Left { since: seconds(20_000) };
     for (what, step) in [("one host lost", usize::MAX), ("every tenth lost", 10), ("every second lost", 2)] {
         for lost in ranks.values().step_by(step) {
             if let Some(host) = state.hosts.get_mut(lost) {

@@ -1,10 +1,14 @@
-//! How connections to managers are opened.
+//! How connections to managers and agents are opened.
 
+use crate::security::{PresentToken, SecurityContext, SecurityError};
 use async_trait::async_trait;
+use std::sync::Arc;
 use std::time::Duration;
+use tonic::service::Interceptor;
 use tonic::transport::{Channel, Endpoint};
+use tonic::{Request, Status};
 
-/// Opens connections to managers, in plaintext or with TLS.
+/// Opens connections to managers and agents.
 #[async_trait]
 pub trait Dial: Send + Sync {
     /// Opens a connection to `HOST:PORT`.
@@ -14,17 +18,53 @@ pub trait Dial: Send + Sync {
     async fn dial(&self, address: &str, within: Duration) -> Result<Channel, String>;
 }
 
-/// Opens connections in plaintext: for loopback, and for networks that are trusted by name.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct PlaintextDialer;
-
 #[async_trait]
-impl Dial for PlaintextDialer {
+impl Dial for SecurityContext {
     async fn dial(&self, address: &str, within: Duration) -> Result<Channel, String> {
         let endpoint = Endpoint::from_shared(format!("http://{address}"));
         let endpoint = endpoint.map_err(|error| format!("{address} is no address: {error}"))?;
-        let connected = endpoint.connect_timeout(within).tcp_nodelay(true).connect().await;
-        connected.map_err(|error| format!("{address} does not answer: {}", root_cause(&error)))
+        let connector = self.connector().with_timeout(within);
+        let connected = endpoint.connect_timeout(within).connect_with_connector(connector).await;
+        connected.map_err(|error| match SecurityError::cause_of(&error) {
+            Some(cause) => cause.to_string(),
+            None => format!("{address} does not answer: {}", root_cause(&error)),
+        })
+    }
+}
+
+/// How this process opens connections, and what it presents over them.
+#[derive(Clone)]
+pub(crate) struct Access {
+    dialer: Arc<dyn Dial>,
+    token: Option<PresentToken>,
+}
+
+impl Access {
+    /// Opens connections as `security` states.
+    pub(crate) fn new(security: &SecurityContext) -> Access {
+        Access { dialer: Arc::new(security.clone()), token: Some(security.present_token()) }
+    }
+
+    /// Opens connections with another dialer.
+    pub(crate) fn with_dialer(mut self, dialer: impl Dial + 'static) -> Access {
+        self.dialer = Arc::new(dialer);
+        self
+    }
+
+    /// Opens a connection within a time.
+    pub(crate) async fn dial(&self, address: &str, within: Duration) -> Result<Channel, String> {
+        let dialled = tokio::time::timeout(within, self.dialer.dial(address, within)).await;
+        dialled.unwrap_or_else(|_| Err(format!("{address} does not answer within {within:?}")))
+    }
+
+    /// Returns a request that presents the job's token.
+    pub(crate) fn request<T>(&self, message: T) -> Result<Request<T>, Status> {
+        let mut request = Request::new(message);
+        if let Some(token) = &self.token {
+            let bare = token.clone().call(Request::new(()))?;
+            *request.metadata_mut() = bare.metadata().clone();
+        }
+        Ok(request)
     }
 }
 

@@ -19,7 +19,7 @@ pub mod topology;
 mod wire;
 
 pub use agent::{Agent, AgentBuilder, AgentError, OnLeaseEnd};
-pub use dial::{Dial, PlaintextDialer};
+pub use dial::Dial;
 pub use manager::{ClusterLauncher, Manager, ManagerError, ManagerService};
 pub use rendezvous::{Forwarder, PeerService};
 pub use settings::{ClusterSettings, SettingsError};

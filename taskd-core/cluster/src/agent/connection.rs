@@ -4,6 +4,7 @@
 use super::running::Running;
 use super::{AgentError, RETRY, Shared};
 use crate::dial::root_cause;
+use crate::security::SecurityError;
 use crate::session::{Link, WindowBounds};
 use crate::wire::proto::manager_client::ManagerClient;
 use crate::wire::proto::{Frame, Hello, LeaseRequest, ToAgent, ToManager, Welcome, frame::Body, to_agent, to_manager};
@@ -15,7 +16,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until, timeout};
 use tokio_stream::wrappers::UnboundedReceiverStream;
-use tonic::{Code, Request, Status, Streaming};
+use tonic::{Code, Status, Streaming};
 
 /// Maximum number of addresses of managers that others have named and that are still to be dialled.
 const HINTS_MAX: usize = 16;
@@ -73,9 +74,7 @@ pub(super) async fn serve_managers(shared: &Arc<Shared>) -> Result<(), AgentErro
 /// Opens a connection and serves it to its end.
 async fn connect(shared: &Arc<Shared>, address: &str, session: &mut Option<Session>) -> End {
     let settings = &shared.settings;
-    let within = settings.connect_within;
-    let dialled = timeout(within, shared.dialer.dial(address, within)).await;
-    let channel = match dialled.unwrap_or_else(|_| Err(format!("{address} does not answer within {within:?}"))) {
+    let channel = match shared.access.dial(address, settings.connect_within).await {
         Ok(channel) => channel,
         Err(why) => return End::Retry(why),
     };
@@ -85,13 +84,10 @@ async fn connect(shared: &Arc<Shared>, address: &str, session: &mut Option<Sessi
         Err(why) => return End::Refused(why),
     };
     let _ = sender.send(hello);
-    let mut request = Request::new(UnboundedReceiverStream::new(receiver));
-    if let Some(token) = &shared.token {
-        match format!("Bearer {token}").parse() {
-            Ok(value) => _ = request.metadata_mut().insert("authorization", value),
-            Err(_) => return End::Refused("the job's token has characters that cannot be sent".into()),
-        }
-    }
+    let request = match shared.access.request(UnboundedReceiverStream::new(receiver)) {
+        Ok(request) => request,
+        Err(status) => return refusal(address, &status),
+    };
     let limit = BODY_BYTES_MAX + MESSAGE_BYTES_MORE;
     let mut client = ManagerClient::new(channel).max_decoding_message_size(limit).max_encoding_message_size(limit);
     let opened = timeout(settings.hello_within, async {
@@ -132,6 +128,7 @@ fn hello(shared: &Shared, session: Option<&Session>) -> Result<Hello, String> {
 /// Returns what the agent does after a manager has refused it.
 fn refusal(address: &str, status: &Status) -> End {
     let text = || match status.message() {
+        _ if let Some(cause) = SecurityError::cause_of(status) => cause.to_string(),
         "" => format!("{address} refuses this agent: {}", root_cause(status)),
         text => format!("{address} refuses this agent: {text}"),
     };

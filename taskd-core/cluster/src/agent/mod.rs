@@ -7,8 +7,9 @@ mod lease;
 mod running;
 mod serve;
 
-use crate::dial::{Dial, PlaintextDialer};
+use crate::dial::{Access, Dial};
 use crate::rendezvous::Forwarder;
+use crate::security::SecurityContext;
 use crate::settings::{ClusterSettings, SettingsError};
 use lease::Lease;
 use std::collections::BTreeMap;
@@ -32,8 +33,7 @@ pub struct AgentBuilder {
     managers: Vec<String>,
     labels: BTreeMap<String, String>,
     settings: ClusterSettings,
-    dialer: Arc<dyn Dial>,
-    token: Option<Arc<str>>,
+    access: Access,
     on_lease_end: OnLeaseEnd,
     forwarder: Option<Forwarder>,
     peer_address: String,
@@ -83,17 +83,10 @@ impl AgentBuilder {
         self
     }
 
-    /// Sets how connections are opened (default: in plaintext).
+    /// Sets how connections are opened, other than by the agent's security context: in a simulated network.
     #[must_use]
     pub fn dialer(mut self, dialer: impl Dial + 'static) -> AgentBuilder {
-        self.dialer = Arc::new(dialer);
-        self
-    }
-
-    /// Sets the job's token, which every connection presents.
-    #[must_use]
-    pub fn token(mut self, token: impl Into<Arc<str>>) -> AgentBuilder {
-        self.token = Some(token.into());
+        self.access = self.access.with_dialer(dialer);
         self
     }
 
@@ -122,7 +115,7 @@ impl AgentBuilder {
         if self.managers.is_empty() {
             return Err(AgentError::Refused("the agent has no address of a manager: add one".into()));
         }
-        let AgentBuilder { job, host, launcher, managers, labels, settings, dialer, token, .. } = self;
+        let AgentBuilder { job, host, launcher, managers, labels, settings, access, .. } = self;
         let AgentBuilder { on_lease_end, forwarder, peer_address, .. } = self;
         let shared = Shared {
             job,
@@ -132,8 +125,7 @@ impl AgentBuilder {
             managers,
             labels,
             settings,
-            dialer,
-            token,
+            access,
             forwarder,
             peer_address,
             epoch: AtomicU64::new(0),
@@ -166,8 +158,7 @@ struct Shared {
     managers: Vec<String>,
     labels: BTreeMap<String, String>,
     settings: ClusterSettings,
-    dialer: Arc<dyn Dial>,
-    token: Option<Arc<str>>,
+    access: Access,
     forwarder: Option<Forwarder>,
     peer_address: String,
     /// Greatest epoch that was seen: commands of an older one are rejected.
@@ -199,8 +190,14 @@ pub enum AgentError {
 }
 
 impl Agent {
-    /// Begins to build the agent of `host` for a job. `launcher` starts the processes of this host.
-    pub fn builder(job: impl Into<String>, host: NodeId, launcher: impl Launcher + 'static) -> AgentBuilder {
+    /// Begins to build the agent of `host` for a job. `launcher` starts the processes of this host; `security` states how the
+    /// agent proves that it belongs to the job.
+    pub fn builder(
+        job: impl Into<String>,
+        host: NodeId,
+        launcher: impl Launcher + 'static,
+        security: &SecurityContext,
+    ) -> AgentBuilder {
         AgentBuilder {
             job: job.into(),
             host,
@@ -208,8 +205,7 @@ impl Agent {
             managers: Vec::new(),
             labels: BTreeMap::new(),
             settings: ClusterSettings::default(),
-            dialer: Arc::new(PlaintextDialer),
-            token: None,
+            access: Access::new(security),
             on_lease_end: OnLeaseEnd::default(),
             forwarder: None,
             peer_address: String::new(),

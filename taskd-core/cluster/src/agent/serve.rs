@@ -6,8 +6,11 @@ use crate::wire::{
 };
 use bytes::Bytes;
 use serde::{Serialize, de::DeserializeOwned};
+use std::sync::Arc;
 use std::time::Duration;
-use taskd_runtime::launch::{LaunchError, Launcher};
+use taskd_runtime::job::WorkerSpec;
+use taskd_runtime::launch::python::SECRET_VARIABLE;
+use taskd_runtime::launch::{LaunchError, Launcher, StartBatch};
 
 /// What the agent itself does for a call.
 pub(super) enum Special {
@@ -25,9 +28,9 @@ pub(super) async fn serve(
     let mut special = None;
     let result = match &*call.method {
         method::START => match read::<StartArguments>(&call.arguments) {
-            Ok(StartArguments { batch, rendezvous: at }) => {
+            Ok(StartArguments { batch, rendezvous: at, secret }) => {
                 rendezvous(at);
-                value(launcher.start(&batch).await)
+                value(launcher.start(&with_secret(batch, secret.as_deref())).await)
             }
             Err(error) => Err(error),
         },
@@ -54,7 +57,9 @@ pub(super) async fn serve(
         method::PREPARE => match read::<PrepareArguments>(&call.arguments) {
             Ok(arguments) => {
                 rendezvous(arguments.rendezvous.clone());
-                value(launcher.prepare(&arguments.batch, &arguments.options()).await)
+                let options = arguments.options();
+                let batch = with_secret(arguments.batch, arguments.secret.as_deref());
+                value(launcher.prepare(&batch, &options).await)
             }
             Err(error) => Err(error),
         },
@@ -72,6 +77,24 @@ pub(super) async fn serve(
         }
     };
     (answer(call, result), special)
+}
+
+/// Gives the job's secret to the ranks of a batch.
+fn with_secret(mut batch: StartBatch, secret: Option<&str>) -> StartBatch {
+    let Some(secret) = secret else { return batch };
+    let (mut from, mut to): (Option<Arc<WorkerSpec>>, Option<Arc<WorkerSpec>>) = (None, None);
+    for order in batch.starts.iter_mut().filter(|order| order.proc.role.rank().is_some()) {
+        // Orders of one specification share it, before and after.
+        if from.as_ref() != Some(&order.spec) {
+            let mut spec = (*order.spec).clone();
+            spec.env.entry(SECRET_VARIABLE.into()).or_insert_with(|| secret.to_owned());
+            (from, to) = (Some(Arc::clone(&order.spec)), Some(Arc::new(spec)));
+        }
+        if let Some(spec) = &to {
+            order.spec = Arc::clone(spec);
+        }
+    }
+    batch
 }
 
 /// Returns the answer to a call of an epoch that is over.

@@ -41,6 +41,11 @@ impl RemoteLauncher {
         decode(&value).map_err(|error| refused(&format!("the answer to {method} cannot be read"), &error))
     }
 
+    async fn arguments(&self, batch: &StartBatch) -> StartArguments {
+        let rendezvous = self.manager.rendezvous_for(&self.host);
+        StartArguments { batch: batch.clone(), rendezvous, secret: self.manager.rank_secret().await }
+    }
+
     fn error(&self, error: CallError) -> LaunchError {
         match error {
             CallError::Ended(why) => LaunchError::Unreachable(format!("{}: {why}", self.host.name)),
@@ -63,8 +68,7 @@ impl Launcher for RemoteLauncher {
     }
 
     async fn start(&self, batch: &StartBatch) -> Result<(), LaunchError> {
-        let rendezvous = self.manager.rendezvous_for(&self.host);
-        self.call(method::START, &StartArguments { batch: batch.clone(), rendezvous }, false).await
+        self.call(method::START, &self.arguments(batch).await, false).await
     }
 
     async fn stop(&self, procs: &[ProcId], grace: Duration) -> Result<(), LaunchError> {
@@ -97,8 +101,7 @@ impl Launcher for RemoteLauncher {
     }
 
     async fn prepare(&self, batch: &StartBatch, options: &PrepareOptions) -> Result<(), LaunchError> {
-        let rendezvous = self.manager.rendezvous_for(&self.host);
-        let arguments = PrepareArguments::new(batch.clone(), options, rendezvous);
+        let arguments = PrepareArguments::new(self.arguments(batch).await, options);
         self.call(method::PREPARE, &arguments, false).await
     }
 

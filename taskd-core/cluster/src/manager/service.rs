@@ -2,6 +2,7 @@
 
 use super::Inner;
 use super::host::{Introduction, Session};
+use crate::security::Peer;
 use crate::session::{LinkEnd, Outgoing};
 use crate::settings::ClusterSettings;
 use crate::wire::proto::manager_server::{self, ManagerServer};
@@ -96,7 +97,7 @@ impl manager_server::Manager for ManagerService {
 
     async fn session(&self, request: Request<Streaming<ToManager>>) -> Result<Response<Self::SessionStream>, Status> {
         let manager = self.manager()?;
-        let peer = request.remote_addr().map_or_else(|| "an unknown address".into(), |address| address.to_string());
+        let peer = request.extensions().get::<Peer>().cloned();
         let mut incoming = request.into_inner();
         let late = |_| Status::deadline_exceeded("no Hello came in time");
         let first = timeout(self.hello_within, incoming.message()).await.map_err(late)??;
@@ -104,7 +105,7 @@ impl manager_server::Manager for ManagerService {
             return Err(Status::invalid_argument("the first message of a session is a Hello"));
         };
         let (sender, receiver) = mpsc::unbounded_channel();
-        let (host, session, connection) = manager.admit(read(hello, peer)?, sender.clone())?;
+        let (host, session, connection) = manager.admit(read(hello, peer.as_ref())?, sender.clone())?;
         let reader = Reader { manager, host, session, connection, sender };
         tokio::spawn(reader.run(incoming));
         Ok(Response::new(UnboundedReceiverStream::new(receiver).boxed()))
@@ -118,7 +119,11 @@ pub(super) struct Greeting {
     pub(super) introduction: Introduction,
 }
 
-fn read(hello: Hello, peer: String) -> Result<Greeting, Status> {
+fn read(hello: Hello, peer: Option<&Peer>) -> Result<Greeting, Status> {
+    if let Some(peer) = peer {
+        peer.identity().may_speak_for(&hello.host)?;
+    }
+    let address = peer.and_then(Peer::address);
     let invalid = |text: String| Err(Status::invalid_argument(text));
     for (what, name) in [("host", &hello.host), ("job", &hello.job), ("instance", &hello.instance)] {
         let is_plain = name.chars().all(|c| c.is_ascii_graphic());
@@ -138,19 +143,19 @@ fn read(hello: Hello, peer: String) -> Result<Greeting, Status> {
     };
     let labels = hello.labels.clone().into_iter().collect();
     let host = NodeId(Name::from(hello.host.clone()));
-    let peer_address = peer_address(&hello.peer_address, &peer);
+    let peer_address = peer_address(&hello.peer_address, address);
+    let peer = address.map_or_else(|| "an unknown address".into(), |address| address.to_string());
     Ok(Greeting { hello, host, introduction: Introduction { info, labels, peer, peer_address } })
 }
 
 /// Returns the address at which other agents reach an agent. An address without a host means the host from which the agent
 /// has connected.
-fn peer_address(stated: &str, seen: &str) -> Option<String> {
+fn peer_address(stated: &str, seen: Option<SocketAddr>) -> Option<String> {
     match stated.strip_prefix(':') {
         _ if stated.is_empty() => None,
         None => Some(stated.to_owned()),
         Some(port) => {
-            let seen: SocketAddr = seen.parse().ok()?;
-            let ip = seen.ip().to_canonical();
+            let ip = seen?.ip().to_canonical();
             Some(SocketAddr::new(ip, port.parse().ok()?).to_string())
         }
     }

@@ -2,21 +2,24 @@
 
 use super::Inner;
 use crate::consensus::{ConsensusError, Epoch, Version};
+use crate::security::JobToken;
 use crate::wire::{decode, encode};
 use serde::{Deserialize, Serialize};
 use taskd_runtime::job::{Generation, World};
 use taskd_runtime::launch::LaunchError;
 
 /// What the job's hosts agree on: which world is in force. A manager writes it before any host gets an order for that world.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct WorldRecord {
     pub(super) generation: Generation,
     /// Number of ranks.
     pub(super) size: u64,
+    /// Secret by which the job's ranks authenticate each other: the same under every manager.
+    #[serde(default)]
+    pub(super) rank_secret: Option<String>,
 }
 
 /// The record that was read or written last.
-#[derive(Debug)]
 pub(super) struct Committed {
     pub(super) version: Version,
     pub(super) world: WorldRecord,
@@ -24,7 +27,7 @@ pub(super) struct Committed {
 
 impl WorldRecord {
     pub(super) fn of(world: &World) -> WorldRecord {
-        WorldRecord { generation: world.generation(), size: world.members().len() as u64 }
+        WorldRecord { generation: world.generation(), size: world.members().len() as u64, rank_secret: None }
     }
 
     /// Reads the value of the record; empty before the first world.
@@ -41,9 +44,13 @@ impl Inner {
     ///
     /// # Errors
     /// Returns an error if a newer world is in force, this manager's epoch is over, or no majority answers.
-    pub(super) async fn commit(&self, world: WorldRecord) -> Result<(), LaunchError> {
+    pub(super) async fn commit(&self, mut world: WorldRecord) -> Result<(), LaunchError> {
         let mut committed = self.committed.lock().await; // one decision after the other
         loop {
+            world.rank_secret = match &committed.world.rank_secret {
+                Some(secret) => Some(secret.clone()),
+                None => JobToken::generate().ok().map(|secret| secret.secret().to_owned()),
+            };
             let in_force = committed.world.generation;
             if world.generation == in_force {
                 return Ok(());
@@ -63,6 +70,11 @@ impl Inner {
                 Err(error) => return Err(self.failed(error)),
             }
         }
+    }
+
+    /// Returns the secret by which the job's ranks authenticate each other; `None` before the first world.
+    pub(super) async fn rank_secret(&self) -> Option<String> {
+        self.committed.lock().await.world.rank_secret.clone()
     }
 
     async fn read(&self) -> Result<Committed, LaunchError> {

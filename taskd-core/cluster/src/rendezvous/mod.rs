@@ -6,10 +6,11 @@
 
 mod splice;
 
-use crate::dial::Dial;
+use crate::dial::{Access, Dial};
+use crate::security::SecurityContext;
+use crate::wire::proto::Chunk;
 use crate::wire::proto::peer_client::PeerClient;
 use crate::wire::proto::peer_server::{self, PeerServer};
-use crate::wire::proto::Chunk;
 use futures::stream::BoxStream;
 use splice::{CHUNKS_MAX, from_stream, to_stream};
 use std::fmt;
@@ -42,8 +43,7 @@ pub struct Forwarder {
 
 struct Shared {
     job: String,
-    dialer: Arc<dyn Dial>,
-    token: Option<Arc<str>>,
+    access: Access,
     /// Address of the agent on the host of the service; `None` if the service runs here, or nowhere.
     elsewhere: watch::Sender<Option<String>>,
     /// The generation that the service of this host serves, and where.
@@ -57,18 +57,31 @@ impl fmt::Debug for Forwarder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Shared { job, elsewhere, here, .. } = &*self.shared;
         let (elsewhere, here) = (elsewhere.borrow().clone(), *here.borrow());
-        f.debug_struct("Forwarder").field("job", job).field("elsewhere", &elsewhere).field("here", &here).finish_non_exhaustive()
+        f.debug_struct("Forwarder")
+            .field("job", job)
+            .field("elsewhere", &elsewhere)
+            .field("here", &here)
+            .finish_non_exhaustive()
     }
 }
 
 impl Forwarder {
-    /// Creates the forwarder of a host. `dialer` and `token` are those with which its agent connects.
+    /// Creates the forwarder of a host. `security` is that of its agent.
     #[must_use]
-    pub fn new(job: impl Into<String>, dialer: impl Dial + 'static, token: Option<Arc<str>>) -> Forwarder {
+    pub fn new(job: impl Into<String>, security: &SecurityContext) -> Forwarder {
+        Forwarder::over(job, Access::new(security))
+    }
+
+    /// Creates the forwarder of a host in another network, such as a simulated one.
+    #[must_use]
+    pub fn with_dialer(job: impl Into<String>, security: &SecurityContext, dialer: impl Dial + 'static) -> Forwarder {
+        Forwarder::over(job, Access::new(security).with_dialer(dialer))
+    }
+
+    fn over(job: impl Into<String>, access: Access) -> Forwarder {
         let shared = Shared {
             job: job.into(),
-            dialer: Arc::new(dialer),
-            token,
+            access,
             elsewhere: watch::Sender::new(None),
             here: watch::Sender::new(None),
             channel: tokio::sync::Mutex::default(),
@@ -144,11 +157,8 @@ impl Shared {
         let (sender, receiver) = mpsc::channel(CHUNKS_MAX);
         let first = Chunk { job: self.job.clone(), generation: generation.0, data: Vec::new().into() };
         let _ = sender.send(first).await;
-        let mut request = Request::new(ReceiverStream::new(receiver));
-        if let Some(value) = self.token.as_ref().and_then(|token| format!("Bearer {token}").parse().ok()) {
-            request.metadata_mut().insert("authorization", value);
-        }
         let refused = |status: Status| format!("the agent at {address} forwards nothing: {}", status.message());
+        let request = self.access.request(ReceiverStream::new(receiver)).map_err(refused)?;
         let answers = client.forward(request).await.map_err(refused)?.into_inner();
         let (from, to) = connection.into_split();
         tokio::join!(to_stream(from, sender), from_stream(answers, to));
@@ -161,7 +171,7 @@ impl Shared {
         if let Some((_, channel)) = known.as_ref().filter(|(of, _)| of == address) {
             return Ok(channel.clone());
         }
-        let channel = self.dialer.dial(address, DIAL_WITHIN).await?;
+        let channel = self.access.dial(address, DIAL_WITHIN).await?;
         *known = Some((address.to_owned(), channel.clone()));
         Ok(channel)
     }
@@ -193,19 +203,22 @@ impl peer_server::Peer for PeerService {
 
     async fn forward(&self, request: Request<Streaming<Chunk>>) -> Result<Response<Self::ForwardStream>, Status> {
         let mut chunks = request.into_inner();
-        let first = chunks.message().await?.ok_or_else(|| Status::invalid_argument("the connection has no first chunk"))?;
+        let first =
+            chunks.message().await?.ok_or_else(|| Status::invalid_argument("the connection has no first chunk"))?;
         if first.job != self.shared.job {
-            let text = format!("this is an agent of job {}, and the peer belongs to job {}", self.shared.job, first.job);
+            let text =
+                format!("this is an agent of job {}, and the peer belongs to job {}", self.shared.job, first.job);
             return Err(Status::permission_denied(text));
         }
         let generation = Generation(first.generation);
         let mut here = self.shared.here.subscribe();
         let served = here.wait_for(|here| here.is_some_and(|(served, _)| served >= generation));
         let late = |_| Status::unavailable(format!("no service of this host serves {generation}"));
-        let served = *timeout(SERVED_WITHIN, served).await.map_err(late)?.map_err(|_| Status::unavailable("it ends"))?;
-        let (_, address) = served.filter(|(served, _)| *served == generation).ok_or_else(|| {
-            Status::failed_precondition(format!("{generation} is over: a later one is served"))
-        })?;
+        let served =
+            *timeout(SERVED_WITHIN, served).await.map_err(late)?.map_err(|_| Status::unavailable("it ends"))?;
+        let (_, address) = served
+            .filter(|(served, _)| *served == generation)
+            .ok_or_else(|| Status::failed_precondition(format!("{generation} is over: a later one is served")))?;
         let unreachable = |error| Status::unavailable(format!("the service does not answer: {error}"));
         let connection = TcpStream::connect(address).await.map_err(unreachable)?;
         let _ = connection.set_nodelay(true);

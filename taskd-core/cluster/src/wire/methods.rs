@@ -25,6 +25,9 @@ pub(crate) struct StartArguments {
     /// Address of the agent on the host of the rendezvous service; `None` on that host, and without such a service.
     #[serde(default)]
     pub(crate) rendezvous: Option<String>,
+    /// Secret by which the job's ranks authenticate each other.
+    #[serde(default)]
+    pub(crate) secret: Option<String>,
 }
 
 /// Arguments of `launcher.send_directives`.
@@ -53,11 +56,15 @@ pub(crate) struct PrepareArguments {
     /// As in [`StartArguments`].
     #[serde(default)]
     pub(crate) rendezvous: Option<String>,
+    /// As in [`StartArguments`].
+    #[serde(default)]
+    pub(crate) secret: Option<String>,
 }
 
 impl PrepareArguments {
-    pub(crate) fn new(batch: StartBatch, options: &PrepareOptions, rendezvous: Option<String>) -> PrepareArguments {
-        PrepareArguments { batch, in_loop: options.in_loop, rendezvous }
+    pub(crate) fn new(arguments: StartArguments, options: &PrepareOptions) -> PrepareArguments {
+        let StartArguments { batch, rendezvous, secret } = arguments;
+        PrepareArguments { batch, in_loop: options.in_loop, rendezvous, secret }
     }
 
     pub(crate) fn options(&self) -> PrepareOptions {

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use taskd_cluster::consensus::{Candidate, Consensus, Epoch, Single};
+use taskd_cluster::security::{IncomingLimits, JobToken, Security, SecurityContext};
 use taskd_cluster::{Agent, ClusterLauncher, ClusterSettings, Manager, ManagerService};
 use taskd_runtime::job::NodeId;
 use taskd_runtime::launch::Launcher;
@@ -13,8 +14,8 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
-use tokio_stream::wrappers::TcpListenerStream;
 use tokio_util::sync::CancellationToken;
+use tonic::service::InterceptorLayer;
 
 /// Time within which hosts register, on a machine that is busy with other tests.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
@@ -25,6 +26,7 @@ pub(crate) struct Cluster {
     pub(crate) consensus: Single,
     pub(crate) settings: ClusterSettings,
     pub(crate) address: SocketAddr,
+    security: SecurityContext,
     last: Mutex<Option<Epoch>>,
     _server: JoinSet<()>,
 }
@@ -34,12 +36,16 @@ impl Cluster {
         let service = ManagerService::new(&settings);
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
         let address = listener.local_addr().expect("bound");
-        let router = tonic::transport::Server::builder().add_service(service.clone().into_server());
+        let security = security().await;
+        let incoming = security.incoming(listener, IncomingLimits::default()).expect("loopback");
+        let layer = InterceptorLayer::new(security.require_token());
+        let router = tonic::transport::Server::builder().layer(layer).add_service(service.clone().into_server());
         let mut server = JoinSet::new();
         server.spawn(async move {
-            router.serve_with_incoming(TcpListenerStream::new(listener)).await.expect("it serves");
+            router.serve_with_incoming(incoming).await.expect("it serves");
         });
-        Cluster { service, consensus: Single::default(), settings, address, last: Mutex::new(None), _server: server }
+        let (consensus, last) = (Single::default(), Mutex::new(None));
+        Cluster { service, consensus, settings, address, security, last, _server: server }
     }
 
     /// Makes a new manager, after the epoch of the last one was ended. Returns when `hosts` hosts are listed.
@@ -66,7 +72,8 @@ pub(crate) fn agent(
     through: Option<&Proxy>,
 ) -> RunningAgent {
     let address = through.map_or(cluster.address, |proxy| proxy.address);
-    let agent = Agent::builder("job", NodeId(host.to_owned().into()), launcher).manager(address.to_string());
+    let agent =
+        Agent::builder("job", NodeId(host.to_owned().into()), launcher, &cluster.security).manager(address.to_string());
     let agent = Arc::new(agent.settings(cluster.settings).build().expect("complete"));
     let mut task = JoinSet::new();
     let runs = Arc::clone(&agent);
@@ -77,6 +84,12 @@ pub(crate) fn agent(
 pub(crate) struct RunningAgent {
     pub(crate) agent: Arc<Agent>,
     _task: JoinSet<()>,
+}
+
+/// The processes of a job on loopback prove that they belong to it with a token.
+async fn security() -> SecurityContext {
+    let token = JobToken::new("a secret of sixteen or more").expect("long enough");
+    Security::Token(token).open("host").await.expect("loopback")
 }
 
 /// A launcher together with the manager that it belongs to.

@@ -18,12 +18,6 @@ const SECRET_BYTES: usize = 32;
 pub(super) struct Secret(String);
 
 impl Secret {
-    /// Creates the secret that a job's launchers share. `None` if it is shorter than a random one.
-    pub(super) fn of(secret: &[u8]) -> Option<Secret> {
-        let hex = || secret.iter().map(|byte| format!("{byte:02x}")).collect();
-        (secret.len() >= SECRET_BYTES).then(|| Secret(hex()))
-    }
-
     /// Returns the value, for the environment of a process.
     pub(super) fn for_process(&self) -> String {
         self.0.clone()

@@ -80,9 +80,10 @@ use records::Records;
 /// rank.
 const REPLICATE_VARIABLE: &str = "TASKD_REPLICATE";
 
-/// Secret with which the processes of a job authenticate each other. It is the same in all generations, so that
-/// surviving processes have it.
-const SECRET_VARIABLE: &str = "TASKD_SECRET";
+/// Variable with the secret by which the processes of a job authenticate each other. It is the same in all generations, so that
+/// surviving processes have it. The launcher makes one for its own directory; in a job in which each host has a launcher of
+/// its own, start orders set it.
+pub const SECRET_VARIABLE: &str = "TASKD_SECRET";
 
 /// Path of the socket at which a process requests the listener of the generation's port.
 const LENDER_VARIABLE: &str = "TASKD_PORT_SOCKET";
@@ -171,7 +172,19 @@ impl<L: Launcher, F: Framework> PythonLauncher<L, F> {
         let (port, lender, records) = (Port::default(), Lender::default(), Records::default());
         let secret = files.secret().map_err(|error| format!("no secret for the job's processes can be made: {error}"));
         let forwarder = None;
-        PythonLauncher { inner, framework, inherited, files, no_helper, port, lender, standbys, records, secret, forwarder }
+        PythonLauncher {
+            inner,
+            framework,
+            inherited,
+            files,
+            no_helper,
+            port,
+            lender,
+            standbys,
+            records,
+            secret,
+            forwarder,
+        }
     }
 
     /// Sets what connects this host's processes to the rendezvous service of another host, in a job in which each host has a
@@ -179,14 +192,6 @@ impl<L: Launcher, F: Framework> PythonLauncher<L, F> {
     #[must_use]
     pub fn forwarder(mut self, forwarder: Arc<dyn RendezvousForwarder>) -> PythonLauncher<L, F> {
         self.forwarder = Some(forwarder);
-        self
-    }
-
-    /// Sets the secret by which the job's processes authenticate each other (default: one that is kept in this launcher's
-    /// directory). The launchers of all hosts of a job need the same one: at least 32 bytes that others cannot guess.
-    #[must_use]
-    pub fn secret(mut self, secret: &[u8]) -> PythonLauncher<L, F> {
-        self.secret = Secret::of(secret).ok_or_else(|| "the job's secret is shorter than 32 bytes".into());
         self
     }
 

@@ -27,7 +27,8 @@ const fn steps_of(version: u32) -> usize {
         4 => 157,
         5 => 167,
         6..=8 => 169,
-        _ => 170,
+        9 => 170,
+        _ => 171,
     }
 }
 
@@ -265,8 +266,12 @@ fn every_observation(version: u32) -> Vec<Observation> {
     let since_6 = [(rank.clone(), Signal::FailureRecorded(Box::new(error())))].into_iter().filter(|_| version >= 6);
     let device = DeviceTimes { step: 12, wall_ns: 1 << 33, compute_ns: 1 << 32, spans: 900, ..DeviceTimes::default() };
     let since_9 = [(rank.clone(), Signal::DeviceStep(Box::new(device)))].into_iter().filter(|_| version >= 9);
+    let time = TransferTime { sequence: 1 << 40, before_end_ns: 1 << 21 };
+    let channels = vec![Channel { peer: 2, is_send: true, first: vec![time], ..Channel::default() }];
+    let transfers = StepTransfers { step: 12, ended_unix_ns: 1 << 60, channels, left_out: 3 };
+    let since_10 = (version >= 10).then(|| (rank.clone(), Signal::StepTransfers(Box::new(transfers))));
     let all = others.into_iter().chain(groups.map(|g| (g, Signal::Heartbeat))).chain(phases);
-    let all = all.chain(since_3).chain(since_5).chain(since_6).chain(since_9);
+    let all = all.chain(since_3).chain(since_5).chain(since_6).chain(since_9).chain(since_10);
     let observation = |((about, signal), n): ((Domain, Signal), u64)| {
         Observation::new(JobTime::from_nanos(n), about, signal)
             .with_incarnation((n % 2 == 0).then_some(Incarnation(1)))

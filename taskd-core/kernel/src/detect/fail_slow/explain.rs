@@ -246,9 +246,10 @@ impl Context<'_> {
         let (before, after) = (at.checked_sub(1).and_then(|at| chain.get(at)), chain.get(at + 1));
         let is_slow = |other: &&u32| self.channel.ranks.is_suspicious(**other as usize, &self.limits);
         let both = [after, before].into_iter().flatten().filter(is_slow).copied().next();
-        let Some(other) = both.or(after.or(before).copied().filter(|_| !self.is_early(run))) else {
-            return Explanation::Later;
-        };
+        // A neighbour with usual transfers is not at the slow link. Only one whose transfers are unknown may be.
+        let is_unknown = |other: &&u32| !self.is_early(run) && !self.channel.level[**other as usize].is_finite();
+        let alone = || [after, before].into_iter().flatten().find(is_unknown).copied();
+        let Some(other) = both.or_else(alone) else { return Explanation::Later };
         let mut ranks = vec![narrow(rank), other];
         ranks.sort_unstable();
         if self.may_be_held_up(&ranks, run) {

@@ -367,7 +367,7 @@ fn a_log_of_a_newer_version_is_refused_with_instructions() {
     let refusal = dump_error(dir.path());
     assert!(
         refusal.contains(
-            "has version 10 of the log format, this program reads up to 9: use the version of this program \
+            "has version 11 of the log format, this program reads up to 10: use the version of this program \
                           that wrote it or a newer one, or move it away"
         ),
         "{refusal}"

@@ -131,7 +131,7 @@ async fn a_log_of_another_version() {
     let launcher = left_behind(dir.path()).await;
     for file in log_files(dir.path()) {
         let mut bytes = fs::read(&file).unwrap();
-        bytes[8] = 10;
+        bytes[8] = 11;
         fs::write(file, bytes).unwrap();
     }
     let version = "has version 11 of the log format, this program reads up to 10: use the version of this program that \

@@ -177,7 +177,7 @@ impl<R: Read> Input<R> {
         let deeper = (depth < DEPTH_MAX).then_some(depth + 1)?;
         match kind {
             Kind::Nothing => {}
-            Kind::Byte => drop(self.byte()?),
+            Kind::Byte => self.skip_bytes(1)?,
             Kind::Integer => drop(self.varint()?),
             Kind::Double => self.skip_bytes(8)?,
             Kind::Text => {
@@ -187,10 +187,10 @@ impl<R: Read> Input<R> {
             Kind::List => {
                 let head = self.byte()?;
                 let length = if head >> 4 == 15 { self.varint()? } else { u64::from(head >> 4) };
-                let kind = Kind::of(head & 0xf)?;
+                // In a list a truth value has a byte: each element has one at least, and the input is finite.
+                let kind = Kind::of(head & 0xf).map(|kind| if kind == Kind::Nothing { Kind::Byte } else { kind })?;
                 for _ in 0..length {
-                    // Each element has a byte at least, and the input is finite.
-                    if kind == Kind::Nothing { drop(self.byte()?) } else { self.skip(kind, deeper)? }
+                    self.skip(kind, deeper)?;
                 }
             }
             Kind::Structure => {

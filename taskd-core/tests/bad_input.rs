@@ -131,10 +131,10 @@ async fn a_log_of_another_version() {
     let launcher = left_behind(dir.path()).await;
     for file in log_files(dir.path()) {
         let mut bytes = fs::read(&file).unwrap();
-        bytes[8] = 10;
+        bytes[8] = 11;
         fs::write(file, bytes).unwrap();
     }
-    let version = "has version 10 of the log format, this program reads up to 9: use the version of this program that \
+    let version = "has version 11 of the log format, this program reads up to 10: use the version of this program that \
                    wrote it or a newer one, or move it away";
     let expected = [
         format!("the log of an earlier supervisor: DIR/snapshot-000001-00000000000000000001.log {version}"),

@@ -4,7 +4,7 @@
 //! negative.
 
 use std::collections::BTreeMap;
-use taskd_kernel::trace::{DeviceTimes, StepTimes};
+use taskd_kernel::trace::{DeviceTimes, StepTimes, StepTransfers};
 
 /// Events of all ranks of one job, and what the readers could not read.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -67,6 +67,8 @@ pub struct StepRecord {
     pub times: StepTimes,
     /// Breakdown of the time of the process's devices; `None` if no span of a device lies in the step.
     pub device: Option<DeviceTimes>,
+    /// Sends and receives for whose data the process waited; `None` if there were none.
+    pub transfers: Option<StepTransfers>,
 }
 
 /// A process group of a rank.

@@ -103,7 +103,9 @@ typedef struct {
   uint64_t sequence;  /* which operation of its group it is, from 0; UINT64_MAX for none */
 } taskd_communication;
 
-/* Begins a communication. NULL: nothing is known of it. */
+/* Begins a communication. NULL: nothing is known of it. "send" and "recv" are the names of sends and receives that
+ * end as soon as the data was transferred on the host: the time of their transfers is judged. Others, which end when
+ * the program waits for them or run on a device, need other names, such as "isend" and "irecv". */
 uint64_t taskd_begin_communication(uint32_t name, const taskd_communication *what);
 
 /* Ends a range, a step or a communication, on any thread, and also when its kind was switched off meanwhile. 0 is ignored. */

@@ -95,7 +95,7 @@ fn a_newer_or_foreign_log_file_is_reported_and_not_used() {
     let changes: [(Change, &str); 3] = [
         (
             |bytes| bytes[8] = 200,
-            "has version 200 of the log format, this program reads up to 9: use the version of this program",
+            "has version 200 of the log format, this program reads up to 10: use the version of this program",
         ),
         (|bytes| *bytes = b"once upon a time".to_vec(), "is not a log of this program"),
         (|bytes| bytes[50] ^= 1, "is not a log of this program, or its header is damaged"),

@@ -265,8 +265,12 @@ fn every_observation(version: u32) -> Vec<Observation> {
     let since_6 = [(rank.clone(), Signal::FailureRecorded(Box::new(error())))].into_iter().filter(|_| version >= 6);
     let device = DeviceTimes { step: 12, wall_ns: 1 << 33, compute_ns: 1 << 32, spans: 900, ..DeviceTimes::default() };
     let since_9 = [(rank.clone(), Signal::DeviceStep(Box::new(device)))].into_iter().filter(|_| version >= 9);
+    let time = TransferTime { sequence: 1 << 40, before_end_ns: 1 << 21 };
+    let channels = vec![Channel { peer: 2, is_send: true, first: vec![time], ..Channel::default() }];
+    let transfers = StepTransfers { step: 12, ended_unix_ns: 1 << 60, channels, left_out: 3 };
+    let since_10 = (version >= 10).then(|| (rank.clone(), Signal::StepTransfers(Box::new(transfers))));
     let all = others.into_iter().chain(groups.map(|g| (g, Signal::Heartbeat))).chain(phases);
-    let all = all.chain(since_3).chain(since_5).chain(since_6).chain(since_9);
+    let all = all.chain(since_3).chain(since_5).chain(since_6).chain(since_9).chain(since_10);
     let observation = |((about, signal), n): ((Domain, Signal), u64)| {
         Observation::new(JobTime::from_nanos(n), about, signal)
             .with_incarnation((n % 2 == 0).then_some(Incarnation(1)))
@@ -363,7 +367,7 @@ fn a_log_of_a_newer_version_is_refused_with_instructions() {
     let refusal = dump_error(dir.path());
     assert!(
         refusal.contains(
-            "has version 10 of the log format, this program reads up to 9: use the version of this program \
+            "has version 11 of the log format, this program reads up to 10: use the version of this program \
                           that wrote it or a newer one, or move it away"
         ),
         "{refusal}"

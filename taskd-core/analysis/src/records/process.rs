@@ -110,7 +110,7 @@ impl Process {
 
 fn step_record(process: u64, step: EndedStep) -> StepRecord {
     let end_ns = i64::try_from(step.unix_nanos).unwrap_or(i64::MAX);
-    StepRecord { process, end_ns, times: step.times, device: step.device }
+    StepRecord { process, end_ns, times: step.times, device: step.device, transfers: step.transfers }
 }
 
 /// Adds a range that ended at a time.

@@ -11,10 +11,10 @@ use crate::model::{Group, GroupRole, Kind, RankTrace, StepRecord};
 use crate::tables::cell;
 use std::collections::{BTreeMap, BTreeSet};
 use taskd_kernel::detect::fail_slow::{
-    Bases, Choice, Layout, Members, Row, SERIES, Series, StepFigures, is_judged, ms, row_of, rows_by,
+    Bases, Choice, Layout, Members, Row, SERIES, Series, StepFigures, add_transfers, is_judged, ms, row_of, rows_by,
 };
 use taskd_kernel::job::{GroupId, GroupKind};
-use taskd_kernel::trace::StepTimes;
+use taskd_kernel::trace::{StepTimes, StepTransfers};
 
 /// The input of the engine.
 #[derive(Clone, Debug)]
@@ -34,7 +34,14 @@ pub(super) struct Job {
 pub(super) type Era = BTreeMap<u64, Vec<Row>>;
 
 /// Steps of an era before it is known what is compared.
-type Steps = BTreeMap<u64, Vec<Option<StepFigures>>>;
+type Steps<'a> = BTreeMap<u64, Vec<Option<Reported<'a>>>>;
+
+/// What one rank reported about one step.
+#[derive(Clone, Copy, Debug)]
+struct Reported<'a> {
+    figures: StepFigures,
+    transfers: Option<&'a StepTransfers>,
+}
 
 const UNKNOWN: Row = [f32::NAN; SERIES];
 
@@ -57,7 +64,7 @@ impl Job {
             layout = with_stages(layout, analysis);
         }
         let eras = match is_recorded {
-            true => recorded(rows, layout.is_split()),
+            true => recorded(rows, &parts.index.ranks, &layout),
             false => vec![measured(parts, analysis)],
         };
         Job { layout, hosts, groups, eras, is_recorded }
@@ -127,13 +134,13 @@ fn with_stages(layout: Layout, analysis: &Analysis) -> Layout {
 }
 
 /// Returns the figures of the live reducer, in parts without a restart.
-fn recorded(rows: &[&RankTrace], is_split: bool) -> Vec<Era> {
+fn recorded(rows: &[&RankTrace], ranks: &[u32], layout: &Layout) -> Vec<Era> {
     let mut all: Vec<(usize, &StepRecord)> = Vec::new();
     for (row, rank) in rows.iter().enumerate() {
         all.extend(rank.step_records.iter().map(|record| (row, record)));
     }
     all.sort_by_key(|(row, record)| (record.end_ns, *row));
-    let mut eras: Vec<Steps> = vec![Steps::new()];
+    let mut eras: Vec<Steps<'_>> = vec![Steps::new()];
     let mut processes: Vec<Option<u64>> = vec![None; rows.len()];
     for (row, record) in all {
         let known = processes[row].replace(record.process);
@@ -142,19 +149,23 @@ fn recorded(rows: &[&RankTrace], is_split: bool) -> Vec<Era> {
             processes[row] = Some(record.process);
             eras.push(Steps::new());
         }
-        let figures = StepFigures::new(&record.times, record.device.as_ref(), is_split);
+        let figures = StepFigures::new(&record.times, record.device.as_ref(), layout.is_split());
         let (Some(era), Some(figures)) = (eras.last_mut(), figures) else { continue };
-        era.entry(record.times.step).or_insert_with(|| vec![None; rows.len()])[row] = Some(figures);
+        let reported = Reported { figures, transfers: record.transfers.as_ref() };
+        era.entry(record.times.step).or_insert_with(|| vec![None; rows.len()])[row] = Some(reported);
     }
-    let mut eras: Vec<Era> = eras.into_iter().flat_map(by_basis).collect();
+    let mut eras: Vec<Era> = eras.into_iter().flat_map(|steps| by_basis(steps, ranks, layout)).collect();
     eras.retain(|era| !era.is_empty());
     eras
 }
 
 /// Chooses if processes or devices are compared, as the live detector does. A change of that is as a restart.
-fn by_basis(steps: Steps) -> Vec<Era> {
+fn by_basis(steps: Steps<'_>, ranks: &[u32], layout: &Layout) -> Vec<Era> {
     let (mut eras, mut bases) = (vec![Era::new()], Bases::default());
-    for (number, figures) in steps {
+    for (number, reported) in steps {
+        let figures: Vec<Option<StepFigures>> = reported.iter().map(|one| one.map(|one| one.figures)).collect();
+        let transfers: Vec<Option<&StepTransfers>> =
+            reported.iter().map(|one| one.and_then(|one| one.transfers)).collect();
         let known = figures.iter().flatten().count();
         if !is_judged(known, figures.len()) {
             continue;
@@ -169,7 +180,9 @@ fn by_basis(steps: Steps) -> Vec<Era> {
             }
         };
         if let Some(era) = eras.last_mut() {
-            era.insert(number, rows_by(basis, &figures));
+            let mut rows = rows_by(basis, &figures);
+            add_transfers(&mut rows, basis, layout, ranks, &transfers);
+            era.insert(number, rows);
         }
     }
     eras

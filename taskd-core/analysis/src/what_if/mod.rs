@@ -22,6 +22,8 @@ mod hybrid;
 mod model;
 mod operation;
 #[cfg(feature = "parquet")]
+mod pages;
+#[cfg(feature = "parquet")]
 mod parquet;
 mod published;
 mod replay;
@@ -37,6 +39,8 @@ pub use blame::{
 pub use findings::{Findings, GAIN_NAMED_MIN, attribute};
 pub use model::{Model, ModelCounts, ModelError};
 pub use operation::{Operation, OperationKind, Worker};
+#[cfg(feature = "parquet")]
+pub use pages::PAGE_BYTES_MAX;
 #[cfg(feature = "parquet")]
 pub use parquet::{BATCH_ROWS, OperationTrace, ParquetTraceError, UNKNOWN_MAX, read_parquet};
 pub use published::{DIMENSION_MAX, Published};

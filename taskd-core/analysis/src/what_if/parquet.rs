@@ -6,6 +6,7 @@
 //! memory holds one compressed row group and [`BATCH_ROWS`] rows.
 
 use super::operation::{Operation, OperationKind, Worker};
+use super::pages::{self, Shared};
 use arrow_array::cast::AsArray;
 use arrow_array::types::{
     Float32Type, Float64Type, Int8Type, Int16Type, Int32Type, Int64Type, UInt8Type, UInt16Type, UInt32Type, UInt64Type,
@@ -17,6 +18,7 @@ use parquet::file::metadata::ParquetMetaData;
 use parquet::file::reader::ChunkReader;
 use std::collections::BTreeMap;
 use std::panic::AssertUnwindSafe;
+use std::sync::Arc;
 
 /// Number of rows that are decoded together.
 pub const BATCH_ROWS: usize = 8192;
@@ -38,6 +40,18 @@ pub enum ParquetTraceError {
     /// The metadata of the file names a part that cannot exist.
     #[error("the metadata of the trace is damaged: a part of the file has a negative size or place")]
     Layout,
+    /// A page claims more than it can contain: the decoder would reserve memory for that.
+    #[error("the trace is damaged: a page of column {column} claims {claimed} {what}, at most {most} are possible")]
+    Page {
+        /// Name of the column.
+        column: String,
+        /// What the page claims.
+        what: &'static str,
+        /// The claimed number.
+        claimed: u64,
+        /// The largest possible number.
+        most: u64,
+    },
     /// The decoder failed on the content of the file.
     #[error("the trace is damaged: the Parquet decoder failed on its content")]
     Damaged,
@@ -96,11 +110,18 @@ pub fn read_parquet<R: ChunkReader + 'static>(file: R) -> Result<OperationTrace,
 fn read<R: ChunkReader + 'static>(file: R) -> Result<OperationTrace, ParquetTraceError> {
     // The types are those of Parquet: a column of categories is then a column of strings.
     let options = ArrowReaderOptions::new().with_skip_arrow_metadata(true);
-    let reader = ParquetRecordBatchReaderBuilder::try_new_with_options(file, options)?;
+    let file = Arc::new(file);
+    let reader = ParquetRecordBatchReaderBuilder::try_new_with_options(Shared(Arc::clone(&file)), options)?;
     for column in REQUIRED {
         reader.schema().index_of(column).map_err(|_| ParquetTraceError::Column { column })?;
     }
     check_layout(reader.metadata())?;
+    for column in reader.metadata().row_groups().iter().flat_map(|group| group.columns()) {
+        let name = column.column_path().string();
+        if REQUIRED.contains(&name.as_str()) || name == TENSOR {
+            pages::check(&*file, column)?;
+        }
+    }
     let columns = ProjectionMask::columns(reader.parquet_schema(), REQUIRED.into_iter().chain([TENSOR]));
     let rows = reader.metadata().file_metadata().num_rows();
     let mut trace = OperationTrace::default();

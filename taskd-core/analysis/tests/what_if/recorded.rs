@@ -120,6 +120,33 @@ fn unknown_operation_types_are_counted_and_left_out() {
 }
 
 #[test]
+fn page_that_claims_more_than_it_contains_is_refused_before_it_is_decoded() {
+    let whole = file(columns(&job().run().operations));
+    assert_eq!(whole[4..7], [0x15, 0x04, 0x15], "the first page is a dictionary");
+    let varint = |mut value: u64| {
+        let mut bytes = vec![0x15];
+        value *= 2; // of signed numbers
+        while value >= 0x80 {
+            bytes.push(value as u8 | 0x80);
+            value >>= 7;
+        }
+        bytes.push(value as u8);
+        bytes
+    };
+    for (content, values, claim) in [
+        (8, 1 << 30, "1073741824 values in a dictionary, at most 8 are possible"),
+        ((1 << 31) - 1, 2, "2147483647 bytes, at most 67108864 are possible"),
+    ] {
+        let head = [vec![0x15, 0x04], varint(content), varint(10), vec![0x4c], varint(values), vec![0x15, 0, 0, 0]];
+        let mut damaged = whole.to_vec();
+        let head = head.concat();
+        damaged[4..4 + head.len()].copy_from_slice(&head);
+        let error = read_parquet(Bytes::from(damaged)).unwrap_err().to_string();
+        assert_eq!(error, format!("the trace is damaged: a page of column dp_rank claims {claim}"));
+    }
+}
+
+#[test]
 fn truncated_file_is_refused() {
     let file = file(columns(&job().run().operations));
     for length in (0..file.len()).step_by(997) {

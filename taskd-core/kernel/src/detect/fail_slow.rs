@@ -14,6 +14,7 @@ mod layout;
 mod stages;
 mod stats;
 mod track;
+mod transfers;
 mod verdict;
 
 pub use super::device_steps::{Bases, Basis, Choice};
@@ -21,6 +22,7 @@ pub use detector::FailSlowDetector;
 pub use engine::{FailSlow, LEARN_STEPS, Row, SERIES, Series, VERDICTS_MAX, WARM_UP_STEPS};
 pub use figures::{StepFigures, is_judged, ms, row_of, rows_by};
 pub use layout::{Grid, Layout, Members, Place};
+pub use transfers::add_transfers;
 pub use verdict::{Cause, Change, Component, Verdict};
 
 #[cfg(test)]

@@ -7,7 +7,10 @@ use super::{
     SilenceDetector, SlowRankDetector, defaults,
 };
 use crate::job::{Generation, Incarnation, Name, Termination};
-use crate::trace::{Call, DeviceTimes, GroupPosition, Observation, Probe, ProbeResult, Signal, StepTimes};
+use crate::trace::{
+    Call, Channel, DeviceTimes, GroupPosition, Observation, Probe, ProbeResult, Signal, StepTimes, StepTransfers,
+    TransferTime,
+};
 use proptest::prelude::*;
 use std::time::Duration;
 
@@ -54,6 +57,7 @@ fn signal() -> impl Strategy<Value = Signal> {
         2 => (0..3_u64).prop_map(pending),
         4 => step().prop_map(|times| Signal::Step(Box::new(times))),
         4 => device_step().prop_map(|times| Signal::DeviceStep(Box::new(times))),
+        4 => transfers().prop_map(|transfers| Signal::StepTransfers(Box::new(transfers))),
         4 => metric(),
     ]
 }
@@ -95,6 +99,18 @@ fn step() -> impl Strategy<Value = StepTimes> {
         lost,
         ..StepTimes::default()
     })
+}
+
+/// Generates transfers, which may be inconsistent.
+fn transfers() -> impl Strategy<Value = StepTransfers> {
+    let nanos = || prop_oneof![Just(0), 1..200_000_000_u64, Just(u64::MAX)];
+    let time = || (0..4_u64, nanos()).prop_map(|(sequence, before_end_ns)| TransferTime { sequence, before_end_ns });
+    let first = || proptest::collection::vec(time(), 0..3);
+    let channel = (0..=RANKS, any::<bool>(), prop_oneof![Just(2), Just(u32::MAX)], nanos(), first()).prop_map(
+        |(peer, is_send, calls, shortest_ns, first)| Channel { peer, is_send, group: 7, calls, shortest_ns, first },
+    );
+    (0..200_u64, nanos(), proptest::collection::vec(channel, 0..5))
+        .prop_map(|(step, ended_unix_ns, channels)| StepTransfers { step, ended_unix_ns, channels, left_out: 0 })
 }
 
 fn device_step() -> impl Strategy<Value = DeviceTimes> {

@@ -172,6 +172,7 @@ fn observations(facts: &[Observation]) -> String {
             Signal::DeviceStep(times) => {
                 format!("step {} with {} ms of computation on the device", times.step, times.compute_ns / 1_000_000)
             }
+            Signal::StepTransfers(transfers) => format!("transfers of step {}", transfers.step),
             Signal::CollectivePending { group, sequence, nanos } => {
                 format!("collective {sequence} of group {group} pending for {} ms", nanos / 1_000_000)
             }
@@ -200,6 +201,7 @@ fn kind(signal: &Signal) -> String {
         Signal::Ext(ext) => ext.name().to_string(),
         Signal::Step(_) => "step".to_owned(),
         Signal::DeviceStep(_) => "step of a device".to_owned(),
+        Signal::StepTransfers(_) => "transfers of a step".to_owned(),
         Signal::CollectivePending { .. } => "pending collective".to_owned(),
         Signal::StepFailed(_) => "failed step".to_owned(),
         Signal::FailureRecorded(error) => format!("recorded {} {}", error.family, error.code),

@@ -1,6 +1,7 @@
 //! Facts that sources report, observations that the kernel receives, probes and their replies.
 
 use super::training::{DeviceTimes, GroupPosition, StepTimes};
+use super::transfers::StepTransfers;
 use crate::job::seconds::Seconds;
 use crate::job::{Domain, ErrorReport, Generation, Incarnation, JobTime, Name};
 use crate::state::{Phase, StepFailure};
@@ -176,6 +177,9 @@ pub enum Signal {
     /// The device of the process took part in a training step. Contains a breakdown of the device's time. The source
     /// reports it immediately before the [`Step`](Self::Step) with the same number.
     DeviceStep(Box<DeviceTimes>),
+    /// The process sent or received data in a training step. The source reports it immediately before the
+    /// [`Step`](Self::Step) with the same number.
+    StepTransfers(Box<StepTransfers>),
 }
 
 /// Name of the probe that asks for a process's position in its process groups: its latest collective calls in each

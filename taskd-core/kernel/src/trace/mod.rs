@@ -8,6 +8,7 @@ mod group_name;
 mod metrics;
 pub mod switches;
 mod training;
+mod transfers;
 
 pub use fact::{
     COLLECTIVES, DecodeError, Ext, Extension, Fact, Observation, PROCESS_STATE, Probe, ProbeReply, ProbeResult, STACKS,
@@ -18,3 +19,4 @@ pub use metrics::{
     GRAD_NORM, LOSS, METRIC_STEP, REPLICA_CHECKSUM, ReplicaChecksum, SKIPPED_STEPS, is_replica_checksum,
 };
 pub use training::{Call, DeviceTimes, GroupPosition, RECENT_CALLS, StepTimes};
+pub use transfers::{CHANNELS_MAX, Channel, StepTransfers, TRANSFERS_MAX, TransferTime};

@@ -17,7 +17,7 @@ use std::fmt;
 ///
 /// This program reads all released versions from [`FORMAT_VERSION_MIN`] up to this one. It refuses a newer version,
 /// which may contain information that must not be ignored. Any addition to a type in the log increases the version.
-pub const FORMAT_VERSION: u32 = 9;
+pub const FORMAT_VERSION: u32 = 10;
 
 /// First released version of the log format. Version 1 was never released.
 pub const FORMAT_VERSION_MIN: u32 = 2;

@@ -8,7 +8,10 @@ use crate::job::{
 };
 use crate::launch::{NodeState, NodeStatus, Phase};
 use crate::state::{Proc, View};
-use crate::trace::{DeviceTimes, Ext, Extension, Observation, Probe, ProbeReply, ProbeResult, Signal, StepTimes};
+use crate::trace::{
+    Channel, DeviceTimes, Ext, Extension, Observation, Probe, ProbeReply, ProbeResult, Signal, StepTimes,
+    StepTransfers, TransferTime,
+};
 use bytes::Bytes;
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
@@ -227,7 +230,7 @@ fn any_phase(rng: &mut StdRng) -> Signal {
 }
 
 fn any_signal(rng: &mut StdRng) -> Signal {
-    match rng.random_range(0..12) {
+    match rng.random_range(0..13) {
         0 | 1 => Signal::Heartbeat,
         2 => Signal::Progress { step: pick(rng, &[0, 1, 7, 1_000, u64::MAX]) },
         3 | 4 => {
@@ -253,6 +256,7 @@ fn any_signal(rng: &mut StdRng) -> Signal {
             nanos: pick(rng, &[0, 1_000_000_000, u64::MAX]),
         },
         10 => Signal::DeviceStep(Box::new(any_device_step(rng))),
+        11 => Signal::StepTransfers(Box::new(any_transfers(rng))),
         _ => any_phase(rng),
     }
 }
@@ -285,6 +289,17 @@ fn any_device_step(rng: &mut StdRng) -> DeviceTimes {
         lost: pick(rng, &[0, 0, 0, 1, u64::MAX]),
         ..DeviceTimes::default()
     }
+}
+
+/// Returns the transfers of a random training step, which may be inconsistent.
+fn any_transfers(rng: &mut StdRng) -> StepTransfers {
+    let mut nanos = || pick(rng, &[0, 1, 20_000_000, 100_000_000, u64::MAX]);
+    let first = vec![TransferTime { sequence: 1, before_end_ns: nanos() }];
+    let (ended_unix_ns, shortest_ns) = (nanos(), nanos());
+    let (peer, is_send, calls) =
+        (pick(rng, &[0, 1, 2, u32::MAX]), pick(rng, &[false, true]), pick(rng, &[1, u32::MAX]));
+    let channels = vec![Channel { peer, is_send, group: 7, calls, shortest_ns, first }];
+    StepTransfers { step: pick(rng, &[0, 1, 2, 3, 1_000, u64::MAX]), ended_unix_ns, channels, left_out: 0 }
 }
 
 fn any_error(rng: &mut StdRng) -> Box<ErrorReport> {

@@ -3,20 +3,21 @@
 use super::engine::FailSlow;
 use super::figures::{StepFigures, is_judged, rows_by};
 use super::layout::{Layout, Members};
+use super::transfers::add_transfers;
 use super::verdict::{Change, Component, Verdict};
 use crate::detect::device_steps::{Bases, Basis, Choice, DeviceSteps};
 use crate::detect::slow_rank::gathering::{Admission, Era, Gathering};
 use crate::detect::{Damage, Evidence, Fault, FaultClass, FaultDetector, Findings, Health, Suspect, saved};
 use crate::job::{Domain, GroupId, GroupKind, JobTime, Name, NodeId, Rank, Role};
 use crate::state::View;
-use crate::trace::{DecodeError, Observation, Signal, StepTimes};
+use crate::trace::{DecodeError, Observation, Signal, StepTimes, StepTransfers};
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
 const NAME: Name = Name::new("fail-slow");
-const SNAPSHOT_VERSION: u8 = 3;
+const SNAPSHOT_VERSION: u8 = 4;
 /// Maximum number of latest steps with a known begin. The onset of an older slow-down is the oldest known begin.
 const BEGINS_MAX: usize = 512;
 
@@ -35,8 +36,8 @@ const SLOW: Damage =
 /// slow-down of all ranks) and those of the whole job (all ranks wait for data, for checkpoints or for transfers) are
 /// notes. A blame is withdrawn when the component has its usual times again.
 ///
-/// [`StepTimes`] contain no times of single transfers. Therefore only the transfers of all ranks together are judged,
-/// by the shortest wait of a step. In jobs with `tp`, `pp`, `cp` or `ep` groups a rank's computation is the part of the
+/// If ranks report their sends and receives ([`StepTransfers`]), a slow link between two neighbours of a pipeline is
+/// named. Of collectives only the transfers of all ranks together are judged, by the shortest wait of a step. In jobs with `tp`, `pp`, `cp` or `ep` groups a rank's computation is the part of the
 /// step without a pending collective, because its waits inside the step would count as its own time otherwise.
 ///
 /// If most ranks report the times of their devices ([`DeviceTimes`](crate::trace::DeviceTimes)), the computation and the
@@ -57,16 +58,19 @@ struct State {
     era: Era,
     gathering: Gathering<Sample>,
     devices: DeviceSteps,
+    /// The latest transfers of each rank, until its step arrives.
+    transfers: BTreeMap<u32, StepTransfers>,
     bases: Bases,
     job: Option<Job>,
 }
 
 /// What one rank reported about one step.
-#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 struct Sample {
     /// Beginning of the step.
     began: JobTime,
     figures: StepFigures,
+    transfers: Option<StepTransfers>,
 }
 
 /// The engine of the world in force.
@@ -106,7 +110,9 @@ impl FailSlowDetector {
         let is_split = view.world.groups().keys().any(|group| group.kind != GroupKind::Dp);
         let device = self.state.devices.take(rank.0, times);
         let began = o.at.min(view.now).before(Duration::from_nanos(times.wall_ns));
-        let sample = StepFigures::with(times, device, is_split).map(|figures| Sample { began, figures });
+        let transfers = self.state.transfers.remove(&rank.0).filter(|transfers| transfers.step == times.step);
+        let figures = StepFigures::with(times, device, is_split);
+        let sample = figures.map(|figures| Sample { began, figures, transfers });
         self.state.gathering.add(rank.0, times.step, sample);
         while let Some((number, samples)) = self.state.gathering.next_whole(view) {
             if is_judged(samples.len(), view.training().count()) {
@@ -155,7 +161,9 @@ impl Job {
     fn judge(&mut self, number: u64, samples: &BTreeMap<u32, Sample>, view: &View, out: &mut Findings) {
         let figures: Vec<Option<StepFigures>> =
             self.ranks.iter().map(|rank| samples.get(rank).map(|sample| sample.figures)).collect();
-        let rows = rows_by(self.basis, &figures);
+        let mut rows = rows_by(self.basis, &figures);
+        let transfers = self.ranks.iter().map(|rank| samples.get(rank).and_then(|sample| sample.transfers.as_ref()));
+        add_transfers(&mut rows, self.basis, self.engine.layout(), &self.ranks, &transfers.collect::<Vec<_>>());
         if let Some(began) = samples.values().map(|sample| sample.began).min() {
             self.begins.push_back((number, began));
             if self.begins.len() > BEGINS_MAX {
@@ -269,6 +277,9 @@ impl FaultDetector for FailSlowDetector {
         let Domain::Process(Role::Rank(rank)) = &o.about else { return };
         match &o.signal {
             Signal::DeviceStep(times) if self.admit(*rank, o, view) => self.state.devices.add(rank.0, times),
+            Signal::StepTransfers(transfers) if self.admit(*rank, o, view) => {
+                self.state.transfers.insert(rank.0, (**transfers).clone());
+            }
             Signal::Step(times) if self.admit(*rank, o, view) => self.completed(*rank, o, times, view, out),
             _ => {}
         }

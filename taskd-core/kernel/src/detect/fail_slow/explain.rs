@@ -19,6 +19,9 @@ const MEMBERS_LATER: f32 = 0.3;
 const LATER_COUNT: u32 = 4;
 /// Number of values above the minimum for which longer transfers wait for the verdict on a member that may be slow.
 const SLOW_RANK_LATER_COUNT: u32 = 16;
+/// Number of values above the minimum for which longer transfers between two ranks are no verdict yet: one of the ranks
+/// may be held up.
+const HELD_UP_LATER_COUNT: u32 = 8;
 /// Fraction of all ranks above which a shift is an uneven load.
 const WIDE: f32 = 0.5;
 /// Minimum excess of the peers' wait over the rank's own wait, as a fraction of the excess of its own time.
@@ -243,14 +246,26 @@ impl Context<'_> {
         let (before, after) = (at.checked_sub(1).and_then(|at| chain.get(at)), chain.get(at + 1));
         let is_slow = |other: &&u32| self.channel.ranks.is_suspicious(**other as usize, &self.limits);
         let both = [after, before].into_iter().flatten().filter(is_slow).copied().next();
-        let Some(other) = both.or(after.or(before).copied().filter(|_| !self.is_early(run))) else {
-            return Explanation::Later;
-        };
+        // A neighbour with usual transfers is not at the slow link. Only one whose transfers are unknown may be.
+        let is_unknown = |other: &&u32| !self.is_early(run) && !self.channel.level[**other as usize].is_finite();
+        let alone = || [after, before].into_iter().flatten().find(is_unknown).copied();
+        let Some(other) = both.or_else(alone) else { return Explanation::Later };
         let mut ranks = vec![narrow(rank), other];
         ranks.sort_unstable();
+        if self.may_be_held_up(&ranks, run) {
+            return Explanation::Later;
+        }
         let component = Component::Link(ranks[0], ranks[1]);
         let units = self.suspicious(&ranks);
         self.verdict(component, Cause::SlowLink, ranks, run, units)
+    }
+
+    /// Returns true if longer transfers between two ranks may come from one of them: a rank that lacks its CPU also
+    /// sends and receives late. Its computation takes longer then, which may be found a few steps later.
+    fn may_be_held_up(&self, ranks: &[u32], run: &Run) -> bool {
+        let limits = self.compute.limits(Level::Rank);
+        let is_slow = |rank: &u32| self.compute.ranks.is_suspicious(*rank as usize, &limits);
+        run.count < self.channel.tuning.count_min + HELD_UP_LATER_COUNT || ranks.iter().any(is_slow)
     }
 
     /// Returns true if longer transfers may come from a slow member: a rank that lacks its CPU also sends late.

@@ -1,5 +1,6 @@
 mod devices;
 mod links;
+mod transfers;
 
 use super::*;
 use crate::detect::fixture::{Scene, fault, rank_domain};

@@ -14,7 +14,7 @@ use crate::launch::{
 };
 use crate::recover::{Action, Failure, TargetReply};
 use crate::trace::switches::Requested;
-use crate::trace::{DeviceTimes, Observation, ProbeResult, Signal, StepTimes};
+use crate::trace::{Channel, DeviceTimes, Observation, ProbeResult, Signal, StepTimes, StepTransfers, TransferTime};
 use proptest::collection::vec;
 use proptest::prelude::*;
 use std::time::Duration;
@@ -251,6 +251,13 @@ fn signal() -> impl Strategy<Value = Signal> {
                 ..DeviceTimes::default()
             }))
         }),
+        (any::<[u64; 5]>(), any::<[u32; 3]>(), any::<bool>(), 0..3_usize).prop_map(
+            |([step, ended_unix_ns, shortest_ns, sequence, before_end_ns], [peer, group, left_out], is_send, times)| {
+                let first = vec![TransferTime { sequence, before_end_ns }; times];
+                let channels = vec![Channel { peer, is_send, group, calls: left_out, shortest_ns, first }];
+                Signal::StepTransfers(Box::new(StepTransfers { step, ended_unix_ns, channels, left_out }))
+            }
+        ),
         (any::<String>(), any::<[u64; 2]>())
             .prop_map(|(group, [sequence, nanos])| { Signal::CollectivePending { group, sequence, nanos } }),
     ]

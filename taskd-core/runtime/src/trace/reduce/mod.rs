@@ -9,13 +9,14 @@ mod observer;
 mod sweep;
 #[cfg(test)]
 mod tests;
+mod transfers;
 
 pub use device::{DEVICE_LATENESS, DEVICE_SPAN_MAX, DEVICE_SPANS_MAX, HELD_STEPS_MAX};
 pub use observer::{METRICS_MAX, Observer, PENDING_AFTER, TRAINING_METRICS, TimedFact};
 pub use taskd_kernel::trace::split_group_name;
 
 use super::recorder::{Event, Kind};
-use super::{DeviceTimes, GroupPosition, NameTable, RecordBatch, StepTimes, TimedRecord};
+use super::{DeviceTimes, GroupPosition, NameTable, RecordBatch, StepTimes, StepTransfers, TimedRecord};
 use device::{Device, Times};
 use std::sync::Arc;
 use std::time::Duration;
@@ -89,6 +90,8 @@ pub struct EndedStep {
     pub times: StepTimes,
     /// Breakdown of the time of the process's devices; `None` if no span of a device lies in the step.
     pub device: Option<DeviceTimes>,
+    /// Sends and receives for whose data the process waited; `None` if there were none.
+    pub transfers: Option<StepTransfers>,
 }
 
 /// A collective that has been pending for a long time.
@@ -187,7 +190,7 @@ impl Reducer {
         self.waiting.sort_by_key(|record| record.unix_nanos); // stable, and fast for data that is sorted in pieces
         let settled = self.waiting.partition_point(|record| record.unix_nanos <= until);
         for record in self.waiting.drain(..settled) {
-            self.sweep.record(&record);
+            self.sweep.record(&record, &self.names);
         }
     }
 }

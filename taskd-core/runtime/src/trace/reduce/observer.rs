@@ -42,7 +42,7 @@ impl TimedFact {
 }
 
 /// Converts the trace records of all ranks, with one [`Reducer`] per rank, to the facts [`Signal::DeviceStep`],
-/// [`Signal::Step`], [`Signal::CollectivePending`] and [`Signal::Lost`]. The figures of a training program that are named in
+/// [`Signal::StepTransfers`], [`Signal::Step`], [`Signal::CollectivePending`] and [`Signal::Lost`]. The figures of a training program that are named in
 /// [`TRAINING_METRICS`] become facts [`Signal::Metric`].
 ///
 /// Only the latest incarnation of a rank counts. Later records of an earlier incarnation are reported as lost.
@@ -100,7 +100,8 @@ impl Observer {
         let steps = followed.reducer.settle(until_unix_nanos).into_iter();
         let steps = steps.flat_map(|step| {
             let device = step.device.map(|times| Signal::DeviceStep(Box::new(times)));
-            let signals = device.into_iter().chain([Signal::Step(Box::new(step.times))]);
+            let transfers = step.transfers.map(|transfers| Signal::StepTransfers(Box::new(transfers)));
+            let signals = device.into_iter().chain(transfers).chain([Signal::Step(Box::new(step.times))]);
             signals.map(move |signal| (step.unix_nanos, signal))
         });
         metrics.chain(steps).map(|(at, signal)| timed(at, rank, incarnation, signal)).collect()

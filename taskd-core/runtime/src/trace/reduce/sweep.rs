@@ -3,9 +3,10 @@
 //! The sweep tracks open ranges, and adds their time to the open steps.
 
 use super::groups::Groups;
+use super::transfers::{Operation, Transfers};
 use super::{EndedStep, OPEN_RANGES_MAX, OPEN_STEPS_MAX, RANGE_STEPS_MAX, ReducerCounts};
 use crate::trace::recorder::{Communication, Detail, Event, Kind, NameId};
-use crate::trace::{StepTimes, TimedRecord};
+use crate::trace::{NameTable, StepTimes, TimedRecord};
 use std::collections::BTreeMap;
 
 /// Open ranges and steps, and the results.
@@ -37,6 +38,8 @@ struct Open {
     thread: u32,
     /// Process group of a collective.
     group: Option<NameId>,
+    /// A send or receive that shows the time of its transfer.
+    transfer: Option<Operation>,
     /// Number of steps that had ended when it began.
     steps_ended: u64,
 }
@@ -49,6 +52,7 @@ struct OpenStep {
     lost_before: u64,
     steps_ended: u64,
     times: StepTimes,
+    transfers: Transfers,
 }
 
 /// Open ranges of one kind, which may overlap and nest.
@@ -120,12 +124,12 @@ impl OpenStep {
 
 impl Sweep {
     /// Processes the next record. A record that arrives too late for its time counts as current.
-    pub(super) fn record(&mut self, record: &TimedRecord) {
+    pub(super) fn record(&mut self, record: &TimedRecord, names: &NameTable) {
         self.counts.late += u64::from(record.unix_nanos < self.now);
         self.now = self.now.max(record.unix_nanos);
         match (record.event, record.kind) {
             (Event::Begin { range }, Kind::Step) => self.begin_step(range, record),
-            (Event::Begin { range }, _) => self.begin(range, record),
+            (Event::Begin { range }, _) => self.begin(range, record, names),
             (Event::End { range }, Kind::Step) => self.end_step(range, record),
             (Event::End { range }, _) => self.end(range),
             (Event::Instant | Event::Counter { .. } | Event::Span { .. }, _) => (),
@@ -155,7 +159,8 @@ impl Sweep {
         let step = if let Detail::Step { number, .. } = record.detail { number } else { 0 };
         let times = StepTimes { step, ..StepTimes::default() };
         let (lost_before, steps_ended) = (self.lost_before, self.steps_ended);
-        let open = OpenStep { begun: self.now, thread: record.thread, lost_before, steps_ended, times };
+        let (begun, thread, transfers) = (self.now, record.thread, Transfers::default());
+        let open = OpenStep { begun, thread, lost_before, steps_ended, times, transfers };
         self.counts.forgotten_steps += u64::from(self.steps.insert(range, open).is_some());
     }
 
@@ -180,12 +185,13 @@ impl Sweep {
         {
             step.times.cpu_ns = Some(cpu.min(step.times.wall_ns)); // measured by different clocks
         }
-        self.ended.push(EndedStep { unix_nanos: self.now, times: step.times, device: None });
+        let transfers = step.transfers.finish(step.times.step, self.now);
+        self.ended.push(EndedStep { unix_nanos: self.now, times: step.times, device: None, transfers });
         self.steps_ended += 1;
         self.forget_old();
     }
 
-    fn begin(&mut self, range: u64, record: &TimedRecord) {
+    fn begin(&mut self, range: u64, record: &TimedRecord, names: &NameTable) {
         if self.open.len() >= OPEN_RANGES_MAX {
             self.forget_all();
         }
@@ -195,7 +201,8 @@ impl Sweep {
         };
         let collective = communication.and_then(|communication| communication.sequence.map(|_| communication.group));
         let (kind, thread, steps_ended) = (record.kind, record.thread, self.steps_ended);
-        let twin = self.open.insert(range, Open { kind, thread, group: collective, steps_ended });
+        let transfer = communication.and_then(|what| Operation::of(record, &what, names));
+        let twin = self.open.insert(range, Open { kind, thread, group: collective, transfer, steps_ended });
         if let Some(twin) = twin {
             self.forget(range, twin);
         }
@@ -217,12 +224,15 @@ impl Sweep {
     }
 
     fn end(&mut self, range: u64) {
-        let Some(Open { kind, thread, group, .. }) = self.open.remove(&range) else {
+        let Some(Open { kind, thread, group, transfer, .. }) = self.open.remove(&range) else {
             self.counts.orphan_ends += 1;
             return;
         };
         if kind == Kind::Communication {
             self.groups.over(group, range);
+            if let Some(transfer) = &transfer {
+                self.steps.values_mut().for_each(|step| step.transfers.add(transfer, self.now));
+            }
             if self.communication.end() {
                 let Busy { since, last, .. } = self.communication;
                 for step in self.steps.values_mut() {

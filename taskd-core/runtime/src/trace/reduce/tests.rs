@@ -171,7 +171,7 @@ fn a_step_of_a_training_loop() {
         communications: 2,
         ..StepTimes::default()
     };
-    assert_eq!(reducer.settle(100), [EndedStep { unix_nanos: 100, times, device: None }]);
+    assert_eq!(reducer.settle(100), [EndedStep { unix_nanos: 100, times, device: None, transfers: None }]);
 }
 
 #[test]

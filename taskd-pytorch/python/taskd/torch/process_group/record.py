@@ -10,9 +10,11 @@ with a recorder that is called through ctypes.
 
 from __future__ import annotations
 
+import sys
 from itertools import count
 
 from torch import Tensor
+from torch.distributed import distributed_c10d
 
 from taskd import _hooks, _step_recorder
 from taskd._kinds import COMMUNICATION as KIND
@@ -36,6 +38,9 @@ if TYPE_CHECKING:
 
 
 OTHER = (OTHER_TYPE, 0)
+# Functions of torch that send or receive.
+WAIT, RETURN_AT_ONCE = ("send", "recv"), ("isend", "irecv")
+DISTRIBUTED = distributed_c10d.__file__
 
 
 class Numbers:
@@ -69,6 +74,16 @@ class Numbers:
 def called_name(name: str, call: Any) -> str:
     """Returns the name of the operation that a method is."""
     return (call.called or name).lstrip("_")
+
+
+def is_waited_for() -> bool:
+    """Returns true if the operation that begins is that of torch's `send` or `recv`, which wait for it. Those that
+    `isend`, `irecv` and others begin have other names: their ranges may end long after the data was transferred."""
+    frame = sys._getframe(3)  # this function, `begin`, the method of the group
+    code = frame.f_code
+    if code.co_name in RETURN_AT_ONCE and frame.f_back is not None:
+        code = frame.f_back.f_code
+    return code.co_name in WAIT and code.co_filename == DISTRIBUTED
 
 
 class Recorder:
@@ -120,10 +135,10 @@ class Recorder:
             call.between_two,
             call.peer is not None,
         )
-        position, is_on, one_of, called = call.tensors, native.is_on, Tensor, None
+        position, is_on, one_of, called, at_once = call.tensors, native.is_on, Tensor, None, None
 
         def begin(group, args, kwargs):
-            nonlocal called
+            nonlocal called, at_once
             if self.failed or is_tracing():  # a traced call is not an operation, and has no number
                 return 0
             try:
@@ -147,7 +162,10 @@ class Recorder:
                 peer = self.global_rank(group, group_rank(call, args)) if has_peer else NO_PEER
                 if called is None:
                     called = native.name(called_name(name, call))
-                return native.begin_communication(called, op, data_type, numbers.name, peer, elements, size, sequence)
+                    at_once = native.name("i" + called_name(name, call)) if between_two else called
+                waits = not between_two or is_waited_for() and self.completes_on_host(group, call, args)
+                kind = called if waits else at_once
+                return native.begin_communication(kind, op, data_type, numbers.name, peer, elements, size, sequence)
             except Exception as error:
                 self.fail(error)
                 return 0

@@ -17,6 +17,12 @@ fn longer_transfers_of_a_group_or_a_pair_are_slow_links() {
         }
     });
     assert_eq!(named(&found), [(Component::Link(3, 19), Cause::SlowLink)]);
+    let found = run(GRID, |rank, _, row| {
+        if rank == 19 {
+            row[Series::Send as usize] *= 3.0;
+        }
+    });
+    assert_eq!(named(&found), [], "the transfers of its neighbours are as usual");
 }
 
 /// Runs a job; from step 60 on the factors lengthen its computation, waits and transfers.

@@ -59,7 +59,7 @@ fn step(begin: &TimedRecord, trace: &[TimedRecord], intervals: &[Interval]) -> O
         communications: u32::try_from(communications.iter().filter(|c| (from..to).contains(&c.begin)).count()).unwrap(),
         lost: 0,
     };
-    Some(EndedStep { unix_nanos: to, times, device: None })
+    Some(EndedStep { unix_nanos: to, times, device: None, transfers: None })
 }
 
 /// Returns the length of the part of an interval that lies between two moments.

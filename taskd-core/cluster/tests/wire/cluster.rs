@@ -88,7 +88,7 @@ pub(crate) struct RunningAgent {
 
 /// The processes of a job on loopback prove that they belong to it with a token.
 async fn security() -> SecurityContext {
-    let token = JobToken::new("a secret of sixteen or more").expect("long enough");
+    let token = JobToken::new("0123456789abcdef0123456789abcdef").expect("long enough");
     Security::Token(token).open("host").await.expect("loopback")
 }
 

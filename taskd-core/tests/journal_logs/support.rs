@@ -222,6 +222,7 @@ impl Job {
             spec: Arc::new(spec),
             trace: Some(switches::Mode::Native),
             rendezvous_service: None,
+            resume: None,
         })));
         let alive: Vec<ProcId> = self.kernel.view().alive().collect();
         let status = |proc| status(proc, Phase::Running);

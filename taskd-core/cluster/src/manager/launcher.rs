@@ -1,7 +1,6 @@
 //! The launcher of all hosts: stores each new world in the consensus engine before any host gets an order for it.
 
 use super::Inner;
-use super::world::WorldRecord;
 use async_trait::async_trait;
 use std::sync::Arc;
 use std::time::Duration;
@@ -29,8 +28,7 @@ impl Launcher for ClusterLauncher {
 
     async fn start(&self, batch: &StartBatch) -> Result<(), LaunchError> {
         self.inner.in_office()?;
-        self.inner.commit(WorldRecord::of(&batch.world)).await?;
-        self.inner.note_rendezvous(batch);
+        self.inner.commit(&batch.world, Some(batch)).await?;
         self.inner.fleet.start(batch).await
     }
 
@@ -60,7 +58,7 @@ impl Launcher for ClusterLauncher {
 
     async fn send_directives(&self, id: CommandId, batch: &DirectiveBatch) -> Result<(), LaunchError> {
         self.inner.in_office()?;
-        self.inner.commit(WorldRecord::of(&batch.world)).await?;
+        self.inner.commit(&batch.world, None).await?;
         self.inner.fleet.send_directives(id, batch).await
     }
 

@@ -24,8 +24,9 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use taskd_runtime::job::{NodeId, Role};
-use taskd_runtime::launch::{LaunchError, Launcher, MultiHostLauncher, Place, StartBatch};
+use taskd_runtime::job::NodeId;
+use taskd_runtime::kernel::Resume;
+use taskd_runtime::launch::{LaunchError, Launcher, MultiHostLauncher};
 use tokio::sync::mpsc::UnboundedSender;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
@@ -41,6 +42,7 @@ const HOSTS_MAX: usize = 100_000;
 pub struct Manager {
     inner: Arc<Inner>,
     service: ManagerService,
+    resume: Option<Resume>,
     _tasks: JoinSet<()>,
 }
 
@@ -60,8 +62,6 @@ struct Inner {
     /// Reason why the epoch is over, once it is.
     over: watch::Sender<Option<String>>,
     sessions: AtomicU64,
-    /// Host of the rendezvous service.
-    rendezvous: Mutex<Option<NodeId>>,
 }
 
 impl fmt::Debug for Inner {
@@ -103,30 +103,38 @@ impl Manager {
         let anchor = Instant::now();
         let record = consensus.read().await?;
         let world = WorldRecord::read(&record.value).map_err(ManagerError::Record)?;
+        let (resume, expected) = (world.resume(), world.hosts());
         let inner = Arc::new(Inner {
             job: job.into(),
             epoch,
             settings,
             consensus,
             fleet: MultiHostLauncher::default(),
-            committed: tokio::sync::Mutex::new(Committed { version: record.version, world }),
+            committed: tokio::sync::Mutex::new(Committed { version: record.version, record: world }),
             hosts: Mutex::default(),
             listed: watch::Sender::new(0),
             anchor: watch::Sender::new(Some(anchor)),
             over: watch::Sender::new(None),
             sessions: AtomicU64::new(0),
-            rendezvous: Mutex::default(),
         });
         let mut tasks = JoinSet::new();
         tasks.spawn(confirm(Arc::clone(&inner)));
+        tasks.spawn(watchdog::expect(Arc::clone(&inner), expected, anchor));
         service.take_office(Arc::clone(&inner));
-        Ok(Manager { inner, service: service.clone(), _tasks: tasks })
+        Ok(Manager { inner, service: service.clone(), resume, _tasks: tasks })
     }
 
     /// Returns the manager's epoch.
     #[must_use]
     pub fn epoch(&self) -> Epoch {
         self.inner.epoch
+    }
+
+    /// Returns the job as the last manager left it, for [`RuntimeBuilder::resume`](taskd_runtime::runtime::RuntimeBuilder::resume);
+    /// `None` if the job begins.
+    #[must_use]
+    pub fn resume(&self) -> Option<Resume> {
+        self.resume.clone()
     }
 
     /// Returns the launcher of all hosts.
@@ -298,19 +306,11 @@ impl Inner {
         self.listed.send_modify(|listed| *listed = listed.saturating_sub(1));
     }
 
-    /// Takes note of the host on which a batch starts the rendezvous service.
-    fn note_rendezvous(&self, batch: &StartBatch) {
-        let Some(service) = self.fleet.info().rendezvous_service.map(Role::Service) else { return };
-        let order = batch.starts.iter().find(|order| order.proc.role == service);
-        if let Some(Place::On(node)) = order.map(|order| &order.place) {
-            *self.rendezvous.lock().unwrap_or_else(PoisonError::into_inner) = Some(node.clone());
-        }
-    }
-
     /// Returns the address of the agent on the host of the rendezvous service, for the agent of `host`; `None` if that is its
     /// own host.
-    fn rendezvous_for(&self, host: &Host) -> Option<String> {
-        let at = self.rendezvous.lock().unwrap_or_else(PoisonError::into_inner).clone()?;
+    async fn rendezvous_for(&self, host: &Host) -> Option<String> {
+        let service = self.fleet.info().rendezvous_service?;
+        let at = self.committed.lock().await.record.services.get(&service)?.node.clone()?;
         if at == host.name {
             return None;
         }

@@ -42,7 +42,7 @@ impl RemoteLauncher {
     }
 
     async fn arguments(&self, batch: &StartBatch) -> StartArguments {
-        let rendezvous = self.manager.rendezvous_for(&self.host);
+        let rendezvous = self.manager.rendezvous_for(&self.host).await;
         StartArguments { batch: batch.clone(), rendezvous, secret: self.manager.rank_secret().await }
     }
 
@@ -95,7 +95,7 @@ impl Launcher for RemoteLauncher {
     }
 
     async fn send_directives(&self, id: CommandId, batch: &DirectiveBatch) -> Result<(), LaunchError> {
-        let rendezvous = self.manager.rendezvous_for(&self.host);
+        let rendezvous = self.manager.rendezvous_for(&self.host).await;
         let arguments = DirectiveArguments { id, batch: batch.clone(), rendezvous };
         self.call(method::SEND_DIRECTIVES, &arguments, false).await
     }

@@ -2,8 +2,28 @@
 
 use super::Inner;
 use super::host::{Host, Sight};
+use std::collections::BTreeSet;
 use std::sync::Arc;
+use taskd_runtime::job::NodeId;
 use tokio::time::{Instant, sleep_until};
+
+/// Waits for the hosts of a world that an earlier manager has left. A host that does not register before its lease is over, by
+/// whichever manager granted it, has left.
+pub(super) async fn expect(manager: Arc<Inner>, hosts: BTreeSet<NodeId>, elected: Instant) {
+    for host in &hosts {
+        manager.fleet.expect(host);
+    }
+    let within = manager.settings.replace_after();
+    sleep_until(elected + within).await;
+    for host in hosts {
+        let known = manager.lock().contains_key(&host);
+        if !known {
+            let why = format!("{host} has not registered within {:.1} s of the manager's election", within.as_secs_f64());
+            tracing::error!(%host, %why, "a host is lost");
+            manager.fleet.remove(&host, &why);
+        }
+    }
+}
 
 /// Watches a host until it has left.
 pub(super) async fn watch(manager: Arc<Inner>, host: Arc<Host>) {

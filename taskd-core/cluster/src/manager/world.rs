@@ -3,17 +3,24 @@
 use super::Inner;
 use crate::consensus::{ConsensusError, Epoch, Version};
 use crate::security::JobToken;
-use crate::wire::{decode, encode};
+use crate::wire::{BODY_BYTES_MAX, decode, encode};
+use bytes::Bytes;
 use serde::{Deserialize, Serialize};
-use taskd_runtime::job::{Generation, World};
-use taskd_runtime::launch::LaunchError;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use taskd_runtime::job::{Generation, Member, Name, NodeId, Role, World};
+use taskd_runtime::kernel::Resume;
+use taskd_runtime::launch::{LaunchError, Place, StartBatch};
 
-/// What the job's hosts agree on: which world is in force. A manager writes it before any host gets an order for that world.
+/// What the job's hosts agree on: which world is in force, and which services belong to it. A manager writes it before any host
+/// gets an order for that world; a new manager continues from it.
 #[derive(Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct WorldRecord {
-    pub(super) generation: Generation,
-    /// Number of ranks.
-    pub(super) size: u64,
+    /// The world in force; `None` before the first.
+    pub(super) world: Option<Arc<World>>,
+    /// Incarnations and hosts of the services.
+    #[serde(default)]
+    pub(super) services: BTreeMap<Name, Member>,
     /// Secret by which the job's ranks authenticate each other: the same under every manager.
     #[serde(default)]
     pub(super) rank_secret: Option<String>,
@@ -22,47 +29,83 @@ pub(super) struct WorldRecord {
 /// The record that was read or written last.
 pub(super) struct Committed {
     pub(super) version: Version,
-    pub(super) world: WorldRecord,
+    pub(super) record: WorldRecord,
 }
 
 impl WorldRecord {
-    pub(super) fn of(world: &World) -> WorldRecord {
-        WorldRecord { generation: world.generation(), size: world.members().len() as u64, rank_secret: None }
-    }
-
     /// Reads the value of the record; empty before the first world.
     pub(super) fn read(value: &[u8]) -> Result<WorldRecord, String> {
-        match value {
-            [] => Ok(WorldRecord::default()),
-            value => decode(value).map_err(|error| format!("the record of the job's world cannot be read: {error}")),
+        let unreadable = |why: &dyn std::fmt::Display| format!("the record of the job's world cannot be read: {why}");
+        if value.is_empty() {
+            return Ok(WorldRecord::default());
         }
+        let (length, _) = lz4_flex::block::uncompressed_size(value).map_err(|error| unreadable(&error))?;
+        if length > BODY_BYTES_MAX {
+            return Err(unreadable(&format!("it would have {length} bytes, and {BODY_BYTES_MAX} are the limit")));
+        }
+        let bytes = lz4_flex::block::decompress_size_prepended(value).map_err(|error| unreadable(&error))?;
+        decode(&bytes).map_err(|error| unreadable(&error))
+    }
+
+    /// Returns the value of the record. It is compressed: the hosts of a world repeat their names.
+    fn value(&self) -> Result<Bytes, LaunchError> {
+        let bytes = encode(self).map_err(|error| LaunchError::Refused(format!("the world's record: {error}")))?;
+        Ok(lz4_flex::block::compress_prepend_size(&bytes).into())
+    }
+
+    fn generation(&self) -> Generation {
+        self.world.as_ref().map_or(Generation(0), |world| world.generation())
+    }
+
+    /// Returns the job as the last manager left it; `None` before the first world.
+    pub(super) fn resume(&self) -> Option<Resume> {
+        let world = Arc::clone(self.world.as_ref()?);
+        Some(Resume::new(world).with_services(self.services.clone()))
+    }
+
+    /// Returns the hosts of the world and of its services.
+    pub(super) fn hosts(&self) -> BTreeSet<NodeId> {
+        let ranks = self.world.iter().flat_map(|world| world.members().values());
+        ranks.chain(self.services.values()).filter_map(|member| member.node.clone()).collect()
+    }
+
+    /// Returns the record with the world of a batch and the services that it starts.
+    fn with(&self, world: &Arc<World>, starts: Option<&StartBatch>) -> WorldRecord {
+        let mut next = WorldRecord { world: Some(Arc::clone(world)), ..self.clone() };
+        for order in starts.iter().flat_map(|batch| &batch.starts) {
+            if let (Role::Service(name), Place::On(node)) = (&order.proc.role, &order.place) {
+                let incarnation = order.proc.incarnation;
+                let member = Member { incarnation, node: Some(node.clone()), device: None };
+                next.services.insert(name.clone(), member);
+            }
+        }
+        if next.rank_secret.is_none() {
+            next.rank_secret = JobToken::generate().ok().map(|secret| secret.secret().to_owned());
+        }
+        next
     }
 }
 
 impl Inner {
-    /// Stores a world, unless it is in force already.
+    /// Stores a world and the services that start in it, unless they are in force already.
     ///
     /// # Errors
     /// Returns an error if a newer world is in force, this manager's epoch is over, or no majority answers.
-    pub(super) async fn commit(&self, mut world: WorldRecord) -> Result<(), LaunchError> {
+    pub(super) async fn commit(&self, world: &Arc<World>, starts: Option<&StartBatch>) -> Result<(), LaunchError> {
         let mut committed = self.committed.lock().await; // one decision after the other
         loop {
-            world.rank_secret = match &committed.world.rank_secret {
-                Some(secret) => Some(secret.clone()),
-                None => JobToken::generate().ok().map(|secret| secret.secret().to_owned()),
-            };
-            let in_force = committed.world.generation;
-            if world.generation == in_force {
-                return Ok(());
-            }
-            if world.generation < in_force {
-                let text = format!("world {} is over: world {in_force} is in force", world.generation);
+            let in_force = committed.record.generation();
+            if world.generation() < in_force {
+                let text = format!("world {} is over: world {in_force} is in force", world.generation());
                 return Err(LaunchError::Refused(text));
             }
-            let value = encode(&world).map_err(|error| LaunchError::Refused(format!("the world's record: {error}")))?;
-            match self.consensus.compare_and_set(self.epoch, committed.version, value).await {
+            let next = committed.record.with(world, starts);
+            if next == committed.record {
+                return Ok(());
+            }
+            match self.consensus.compare_and_set(self.epoch, committed.version, next.value()?).await {
                 Ok(version) => {
-                    *committed = Committed { version, world };
+                    *committed = Committed { version, record: next };
                     return Ok(());
                 }
                 // A write without an answer may have been carried out, and so have changed the version.
@@ -74,7 +117,7 @@ impl Inner {
 
     /// Returns the secret by which the job's ranks authenticate each other; `None` before the first world.
     pub(super) async fn rank_secret(&self) -> Option<String> {
-        self.committed.lock().await.world.rank_secret.clone()
+        self.committed.lock().await.record.rank_secret.clone()
     }
 
     async fn read(&self) -> Result<Committed, LaunchError> {
@@ -83,7 +126,7 @@ impl Inner {
             return Err(self.failed(superseded(self.epoch, record.manager.map(|manager| manager.to_string()))));
         }
         let world = WorldRecord::read(&record.value).map_err(LaunchError::Refused)?;
-        Ok(Committed { version: record.version, world })
+        Ok(Committed { version: record.version, record: world })
     }
 
     /// Returns the error of a launcher for one of the engine. An epoch that is over ends this manager.
@@ -101,4 +144,29 @@ impl Inner {
 
 fn superseded(epoch: Epoch, by: Option<String>) -> ConsensusError {
     ConsensusError::Superseded { epoch, by }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use taskd_runtime::job::{JobSpec, WorkerSpec};
+
+    #[test]
+    fn a_world_of_many_ranks_fits_the_record() {
+        let hosts = (0..1250).map(|host| NodeId(Name::from(format!("host-{host:05}"))));
+        let spec = JobSpec::new("job", 10_000, WorkerSpec::new(["train"])).with_nodes(hosts);
+        let record = WorldRecord::default().with(&Arc::new(spec.first_world()), None);
+        let value = record.value().expect("it has a form");
+        assert!(value.len() < crate::consensus::RECORD_BYTES_MAX / 2, "{} bytes", value.len());
+        assert!(WorldRecord::read(&value).is_ok_and(|read| read == record));
+        assert_eq!(record.hosts().len(), 1250);
+    }
+
+    #[test]
+    fn damaged_records_are_refused() {
+        assert!(WorldRecord::read(&[]).is_ok_and(|record| record.world.is_none()));
+        for damaged in [&b"abc"[..], &[0xff, 0xff, 0xff, 0xff, 1], &[1, 0, 0, 0, 0]] {
+            assert!(WorldRecord::read(damaged).is_err_and(|why| why.contains("cannot be read")));
+        }
+    }
 }

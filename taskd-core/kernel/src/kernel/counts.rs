@@ -170,6 +170,8 @@ counted! {
         /// In dry-run mode, a process that another system had started was recorded as the current one of its rank or
         /// service.
         Adopted => "adopted",
+        /// The kernel took over the processes of a job that another supervisor had left without its log.
+        Resumed => "resumed",
         /// Another system recovered from an incident that this runtime only observed.
         MendedByOthers => "mended-by-others",
         /// A failure during a recovery, or soon after it, was charged to its strategy.

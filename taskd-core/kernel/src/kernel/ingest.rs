@@ -81,6 +81,10 @@ impl Kernel {
                 self.superseded(&proc.role);
                 self.processes().adopt(proc);
             }
+            // A service that the supervisor before started again in the same world.
+            Known::Stray if self.state.life.is_resuming() && matches!(proc.role, Role::Service(_)) => {
+                self.processes().adopt(proc);
+            }
             Known::Stray => {
                 self.superseded(&proc.role);
                 self.processes().note_stray(proc);

@@ -2,12 +2,13 @@
 
 use super::order::{Order, OrderEnvelope};
 use crate::detect::Fault;
-use crate::job::{CommandId, Domain, JobSpec, Name};
+use crate::job::{CommandId, Domain, JobSpec, Member, Name, World};
 use crate::recover::{Failure, TargetReply};
 use crate::state::{Change, HostHistory, Listing};
 use crate::trace::Observation;
 use crate::trace::switches::Mode;
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -84,6 +85,37 @@ pub struct Start {
     #[serde(default)]
     #[serde(alias = "meets_at")]
     pub rendezvous_service: Option<Name>,
+    /// The job as another supervisor left it, for a kernel without that supervisor's log. `None`: the job begins.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub resume: Option<Box<Resume>>,
+}
+
+/// A job that another supervisor has started, as far as it is known without that supervisor's log: the processes that are to
+/// run. The kernel takes over those that its first listing shows. One that is missing there, on a host that is in sight, is
+/// handled as a process that has ended.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[non_exhaustive]
+pub struct Resume {
+    /// World in force.
+    pub world: Arc<World>,
+    /// Incarnations and hosts of the job's services.
+    pub services: BTreeMap<Name, Member>,
+}
+
+impl Resume {
+    /// Creates the description of a job without services.
+    #[must_use]
+    pub const fn new(world: Arc<World>) -> Resume {
+        Resume { world, services: BTreeMap::new() }
+    }
+
+    /// Sets the incarnations and hosts of the job's services.
+    #[must_use]
+    pub fn with_services(mut self, services: BTreeMap<Name, Member>) -> Resume {
+        self.services = services;
+        self
+    }
 }
 
 /// A request of the runtime itself, or of the program that embeds it. Requests of operators are orders

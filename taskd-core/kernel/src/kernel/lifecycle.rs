@@ -6,13 +6,13 @@
 use super::budget::Budget;
 use super::plans::PlanId;
 use super::plugins::plugin_fault;
-use super::{Branch, Event, HoldReason, Input, Kernel, Outcome, Request, Start, State, worlds};
+use super::{Branch, Event, HoldReason, Input, Kernel, Outcome, Request, Resume, Start, State, worlds};
 use crate::detect::host_history::HOST_PASSED_OVER;
 use crate::detect::{Damage, Evidence, Fault, FaultClass, OPERATOR, Suspect};
 use crate::job::{Counted, Domain, JobTime, Name, NodeId, ProcId, Role, Termination, World};
 use crate::recover::stages::{STOP_MARGIN, end_all, start_all};
 use crate::recover::{Action, Cost, Failure, PlanExecution, Proposal, Stage};
-use crate::state::{ProcStatus, View, placement};
+use crate::state::{Proc, ProcStatus, View, placement};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -42,6 +42,8 @@ pub(super) enum Life {
     Over,
     /// The job is ending because a stop was requested.
     Stopping,
+    /// The kernel has started for a job that another supervisor has left, and does not know yet which of its processes run.
+    Resuming,
 }
 
 impl Life {
@@ -54,7 +56,11 @@ impl Life {
     }
 
     pub(super) fn is_listing(self) -> bool {
-        self == Life::Listing
+        matches!(self, Life::Listing | Life::Resuming)
+    }
+
+    pub(super) fn is_resuming(self) -> bool {
+        self == Life::Resuming
     }
 
     pub(super) fn is_training(self) -> bool {
@@ -77,8 +83,13 @@ impl Kernel {
         self.controls().apply_permissions();
         if self.state.life == Life::New {
             self.state.budget = Budget::full(&start.spec.policy.budget);
-            self.state.view.world = Arc::new(start.spec.first_world());
-            self.state.life = Life::Listing;
+            match &start.resume {
+                Some(resume) => self.expect_left(resume),
+                None => {
+                    self.state.view.world = Arc::new(start.spec.first_world());
+                    self.state.life = Life::Listing;
+                }
+            }
             return;
         }
         self.state.reissue = true;
@@ -96,8 +107,26 @@ impl Kernel {
         }
     }
 
+    /// Expects the processes that another supervisor has left.
+    fn expect_left(&mut self, resume: &Resume) {
+        let Resume { world, services } = resume;
+        let (now, generation) = (self.now(), world.generation());
+        let ranks = world.members().iter().map(|(rank, member)| (Role::Rank(*rank), member));
+        let services = services.iter().map(|(name, member)| (Role::Service(name.clone()), member));
+        for (role, member) in ranks.chain(services) {
+            let ordered = Proc::ordered(member.incarnation, generation, now);
+            self.state.view.procs.insert(role, Proc { node: member.node.clone(), ..ordered });
+        }
+        self.state.view.world = Arc::clone(world);
+        self.state.life = Life::Resuming;
+    }
+
     /// Continues after a listing: the first one starts the job, or resumes what an earlier supervisor had in progress.
     pub(super) fn listing_taken(&mut self) {
+        if self.state.life == Life::Resuming {
+            self.state.counts.branch(Branch::Resumed);
+            self.state.life = Life::Training;
+        }
         if self.state.life == Life::Listing {
             match self.state.view.is_dry_run() {
                 true => self.state.life = Life::Training, // the running processes are the job

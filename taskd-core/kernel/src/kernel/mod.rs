@@ -136,7 +136,7 @@ pub use decide::REPLACED;
 pub use explain::{EXPLAINED_MAX, Explanation};
 pub use in_memory_checkpoints::MemoryFigures;
 pub use incidents::QUESTIONS_MAX;
-pub use input::{Input, Request, Start};
+pub use input::{Input, Request, Resume, Start};
 pub use mailbox::Mailbox;
 pub use operator::Paused;
 #[doc(hidden)]
@@ -181,7 +181,7 @@ use std::time::Duration;
 ///
 /// let spec = Arc::new(JobSpec::new("demo", 2, WorkerSpec::new(["train"])));
 /// let mut kernel = Kernel::new(Plugins::default());
-/// assert!(kernel.step(JobTime::START, &Input::Start(Box::new(Start { spec, trace: None, rendezvous_service: None }))).is_empty());
+/// assert!(kernel.step(JobTime::START, &Input::Start(Box::new(Start { spec, trace: None, rendezvous_service: None, resume: None }))).is_empty());
 /// let commands = kernel.step(JobTime::START, &Input::Listed(Listing::default()));
 /// let is_start = |effect: &Effect| matches!(effect, Effect::Act(Action::Start { batch, .. }) if batch.starts.len() == 2);
 /// assert!(commands.iter().any(|command| is_start(&command.effect)));

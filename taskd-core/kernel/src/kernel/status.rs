@@ -229,7 +229,7 @@ impl StatusReader<'_> {
 impl Life {
     const fn as_str(self) -> &'static str {
         match self {
-            Life::New | Life::Listing => "listing",
+            Life::New | Life::Listing | Life::Resuming => "listing",
             Life::Starting => "starting",
             Life::Training => "training",
             Life::Ending => "ending",

@@ -78,7 +78,8 @@ mod tests {
     fn supervise(kernel: &mut Kernel, trace: Option<Mode>, mode: JobMode) -> Vec<Effect> {
         let mut spec = JobSpec::new("test", 1, WorkerSpec::new(["train"]));
         spec.policy.mode = mode;
-        let start = Input::Start(Box::new(Start { spec: Arc::new(spec), trace, rendezvous_service: None }));
+        let start =
+            Input::Start(Box::new(Start { spec: Arc::new(spec), trace, rendezvous_service: None, resume: None }));
         give(kernel, &[start, Input::Listed(Listing::default())])
     }
 

@@ -83,7 +83,12 @@ impl Bench {
         let mut bench = Bench { kernel: Kernel::new(plugins), now: 0 };
         assert!(
             bench
-                .give(Input::Start(Box::new(Start { spec: Arc::new(spec), trace: None, rendezvous_service: None })))
+                .give(Input::Start(Box::new(Start {
+                    spec: Arc::new(spec),
+                    trace: None,
+                    rendezvous_service: None,
+                    resume: None
+                })))
                 .is_empty()
         );
         bench

@@ -147,7 +147,7 @@ fn a_later_supervisor_knows_what_was_recorded_and_records_it_no_more() {
     let snapshot = bench.kernel.snapshot();
     let (mut kernel, _) = Kernel::restore(plugins(), &snapshot).map_err(|(error, _)| error).unwrap();
     assert_eq!(recorded(&kernel), [incident_on_b()]);
-    let start = Start { spec: Arc::clone(&kernel.view().spec), trace: None, rendezvous_service: None };
+    let start = Start { spec: Arc::clone(&kernel.view().spec), trace: None, rendezvous_service: None, resume: None };
     let now = JobTime::from_nanos(3_600_021 * MS);
     kernel.step(now, &Input::Start(Box::new(start)));
     kernel.step(now, &Input::HostHistory(Box::new(history(&["a"])))); // the file lacks what was recorded last

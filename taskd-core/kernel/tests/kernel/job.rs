@@ -74,7 +74,7 @@ fn a_kernel_restored_in_the_middle_gives_the_open_commands_again() {
     let (kernel, cold) = Kernel::restore(plugins(), &snapshot).expect("same version");
     assert_eq!(cold, [Name::new("exit")], "a closure cannot be saved");
     let mut bench = Bench { kernel, now: 5_000 * MS };
-    bench.give(Input::Start(Box::new(Start { spec, trace: None, rendezvous_service: None })));
+    bench.give(Input::Start(Box::new(Start { spec, trace: None, rendezvous_service: None, resume: None })));
     let instance = Name::new("i");
     let running = ProcStatus::new(ProcId::rank(1, 1), instance, Phase::Running).with_pid(1);
     let listing = Listing::default().with_procs(vec![running]);

@@ -76,7 +76,7 @@ fn a_late_process_of_a_lost_supervisor_is_stopped() {
     let spec = Arc::clone(&bench.kernel.view().spec);
     let (kernel, _) = Kernel::restore(plugins(), &snapshot).expect("same version");
     let mut bench = Bench { kernel, now: 5_000 * MS };
-    bench.give(Input::Start(Box::new(Start { spec, trace: None, rendezvous_service: None })));
+    bench.give(Input::Start(Box::new(Start { spec, trace: None, rendezvous_service: None, resume: None })));
     let instance = Name::new("i");
     let running = ProcStatus::new(ProcId::rank(1, 1), instance, Phase::Running).with_pid(1);
     let commands = bench.give(Input::Listed(Listing::default().with_procs(vec![running])));
@@ -94,7 +94,7 @@ fn a_process_lost_between_supervisors_is_not_ordered_again() {
     let plugins = Plugins { detectors: vec![exits()], strategies: vec![Box::new(Replace)] };
     bench.kernel = Kernel::restore(plugins, &bench.kernel.snapshot()).expect("the same version").0;
     let spec = Arc::clone(&bench.kernel.view().spec);
-    bench.give(Input::Start(Box::new(Start { spec, trace: None, rendezvous_service: None })));
+    bench.give(Input::Start(Box::new(Start { spec, trace: None, rendezvous_service: None, resume: None })));
     let again = bench.give(Input::Listed(Listing::default()));
     let (_, ordered) = start_of(&again).expect("the others may never have reached the launcher");
     assert_eq!(ordered, [ProcId::rank(1, 1), ProcId::rank(2, 1)], "rank 0's process was there and is gone");
@@ -111,7 +111,7 @@ fn a_refusal_of_what_runs_already_is_void() {
     let plugins = Plugins { detectors: vec![exits()], strategies: vec![Box::new(Replace)] };
     bench.kernel = Kernel::restore(plugins, &snapshot).expect("its own snapshot").0;
     let spec = Arc::clone(&bench.kernel.view().spec);
-    bench.give(Input::Start(Box::new(Start { spec, trace: None, rendezvous_service: None })));
+    bench.give(Input::Start(Box::new(Start { spec, trace: None, rendezvous_service: None, resume: None })));
     let running = |rank, incarnation, phase| ProcStatus::new(ProcId::rank(rank, incarnation), "i", phase);
     let procs = vec![running(0, 1, Phase::Running), running(1, 2, Phase::Pending("queued".into()))];
     let again = bench.give(Input::Listed(Listing::default().with_procs(procs)));

@@ -310,7 +310,7 @@ fn a_status_before_the_start_lists_no_unusable_strategy() {
     let mut kernel = Kernel::new(super::plugins());
     assert_eq!(kernel.status().cannot, [].into(), "the job is not known yet");
     let spec = std::sync::Arc::new(JobSpec::new("job", 2, WorkerSpec::new(["train"])));
-    let start = Start { spec, trace: None, rendezvous_service: Some(Name::new("store")) };
+    let start = Start { spec, trace: None, rendezvous_service: Some(Name::new("store")), resume: None };
     kernel.step(JobTime::START, &Input::Start(Box::new(start)));
     let cannot = kernel.status().cannot;
     let why = "the job has no `rendezvous_service`; add that of its framework";

@@ -63,9 +63,23 @@ impl Job {
         let nodes: Vec<NodeId> = hosts.iter().map(|name| NodeId(Name::new(name))).collect();
         let mut spec = JobSpec::new("test", ranks, WorkerSpec::new(["train"])).with_nodes(nodes.clone());
         adjust(&mut spec);
-        let kernel = Kernel::new(plugins());
-        let mut job = Job {
-            kernel,
+        let mut job = Job::not_started();
+        job.give(Input::Start(Box::new(Start {
+            spec: Arc::new(spec),
+            trace: None,
+            rendezvous_service: meets_at,
+            resume: None,
+        })));
+        let ready = |node| NodeStatus::new(node, NodeState::Ready, ranks);
+        let nodes = nodes.into_iter().map(ready).collect();
+        job.give(Input::Listed(Listing::default().with_nodes(nodes)));
+        job
+    }
+
+    /// A job of which the kernel knows nothing yet.
+    pub(crate) fn not_started() -> Job {
+        Job {
+            kernel: Kernel::new(plugins()),
             now: JobTime::START,
             asked: None,
             finished: None,
@@ -79,12 +93,7 @@ impl Job {
             decisions: vec![],
             replies: vec![],
             orders: 0,
-        };
-        job.give(Input::Start(Box::new(Start { spec: Arc::new(spec), trace: None, rendezvous_service: meets_at })));
-        let ready = |node| NodeStatus::new(node, NodeState::Ready, ranks);
-        let nodes = nodes.into_iter().map(ready).collect();
-        job.give(Input::Listed(Listing::default().with_nodes(nodes)));
-        job
+        }
     }
 
     pub(crate) fn give(&mut self, input: Input) {

@@ -7,6 +7,7 @@ mod job;
 mod lost_hosts;
 mod observing;
 mod orders;
+mod resume;
 mod services;
 
 use job::{Job, KILLED, exited, failed, plugins, report};

@@ -320,7 +320,12 @@ fn an_operators_permission_outlives_the_supervisor() {
     let snapshot = job.kernel.snapshot();
     job.kernel = Kernel::restore(plugins(), &snapshot).expect("the same version").0;
     let spec = JobSpec::new("test", 4, WorkerSpec::new(["train"])).with_nodes([node("a"), node("b")]);
-    job.give(Input::Start(Box::new(Start { spec: Arc::new(spec), trace: None, rendezvous_service: None })));
+    job.give(Input::Start(Box::new(Start {
+        spec: Arc::new(spec),
+        trace: None,
+        rendezvous_service: None,
+        resume: None,
+    })));
     assert_eq!(job.kernel.status().permissions[&Name::new("restart")], Permission::Ask);
 }
 
@@ -686,7 +691,12 @@ fn no_process_moves_before_the_first_listing() {
     let mut job = four();
     let spec = JobSpec::new("test", 4, WorkerSpec::new(["train"])).with_nodes([node("a"), node("b")]);
     job.kernel = Kernel::new(plugins());
-    job.give(Input::Start(Box::new(Start { spec: Arc::new(spec), trace: None, rendezvous_service: None })));
+    job.give(Input::Start(Box::new(Start {
+        spec: Arc::new(spec),
+        trace: None,
+        rendezvous_service: None,
+        resume: None,
+    })));
     let why = job.order(Order::Restart { ranks: BTreeSet::from([Rank(1)]) }).expect_err("it is too early");
     assert_eq!(why, "the running processes are not known yet: repeat the order in a moment");
 }

@@ -404,7 +404,7 @@ mod tests {
         journal.append(
             Seq(1),
             JobTime::START,
-            &Input::Start(Box::new(crate::kernel::Start { spec, trace: None, rendezvous_service: None })),
+            &Input::Start(Box::new(crate::kernel::Start { spec, trace: None, rendezvous_service: None, resume: None })),
             &[],
         );
         journal.append(Seq(2), JobTime::START, &Input::Deadline, &[]);

@@ -97,6 +97,14 @@ impl MultiHostLauncher {
         Ok(())
     }
 
+    /// Lists a host that has no launcher yet as out of sight: processes of the job may run on it. It can be
+    /// [removed](Self::remove) before a launcher with it is [added](Self::add).
+    pub fn expect(&self, host: &NodeId) {
+        if self.shared.log.node(host).is_none() {
+            self.shared.log.push(Change::Node(NodeStatus::new(host.clone(), NodeState::OutOfSight, 0)));
+        }
+    }
+
     /// Reports that a host has left for good, and its processes with it, and drops the launcher of the host. `why` is the
     /// reason, in one sentence.
     ///
@@ -106,6 +114,8 @@ impl MultiHostLauncher {
         let part = self.shared.lock().remove(host);
         if let Some(part) = part {
             self.following.lock().unwrap_or_else(PoisonError::into_inner).remove(&part);
+        }
+        if self.shared.log.node(host).is_some_and(|status| status.state != NodeState::Left) {
             self.shared.left(host, why);
         }
     }

@@ -7,7 +7,7 @@ use crate::detect::FaultDetector;
 use crate::host_history::{HostHistoryFile, StoredHistory};
 use crate::job::{JobSpec, Name, WorkerSpec};
 use crate::journal::{Journal, JournalConfig};
-use crate::kernel::Plugins;
+use crate::kernel::{Plugins, Resume};
 use crate::launch::{Launcher, LauncherInfo};
 use crate::recover::RecoveryStrategy;
 use crate::secrets::Secrets;
@@ -30,6 +30,7 @@ pub struct RuntimeBuilder {
     journal: Option<(PathBuf, JournalConfig)>,
     trace: Option<TraceControl>,
     host_history: Option<PathBuf>,
+    resume: Option<Resume>,
 }
 
 impl fmt::Debug for RuntimeBuilder {
@@ -137,6 +138,14 @@ impl RuntimeBuilder {
         self
     }
 
+    /// Continues a job that another supervisor has left without its log, such as the manager of a job on many hosts after the
+    /// loss of the last one. The log of this runtime takes precedence if it has a state of the job.
+    #[must_use]
+    pub fn resume(mut self, resume: Option<Resume>) -> RuntimeBuilder {
+        self.resume = resume;
+        self
+    }
+
     /// Builds the runtime and opens its logs, if a journal is set.
     ///
     /// If another supervisor holds the journal directory, this call blocks its thread for about one second, because
@@ -146,7 +155,7 @@ impl RuntimeBuilder {
     /// Returns [`BuildError`] if the runtime cannot be built. The error lists all problems, not only the first.
     pub fn build(self) -> Result<Runtime, BuildError> {
         let mut problems = self.problems();
-        let RuntimeBuilder { job, sources, plugins, launcher, journal, trace, host_history, .. } = self;
+        let RuntimeBuilder { job, sources, plugins, launcher, journal, trace, host_history, resume, .. } = self;
         let history = host_history.map(open_history).transpose().unwrap_or_else(|error| {
             problems.push(Problem::HostHistory(error));
             None
@@ -162,7 +171,8 @@ impl RuntimeBuilder {
         match logs.transpose() {
             Ok(logs) => {
                 let job = (Arc::new(job), Arc::new(secrets));
-                Ok(Runtime::assemble(job, sources, plugins, launcher, (logs, history), trace))
+                let past = (logs, history, resume);
+                Ok(Runtime::assemble(job, sources, plugins, launcher, past, trace))
             }
             Err(error) => {
                 problems.push(Problem::Journal(error.to_string()));

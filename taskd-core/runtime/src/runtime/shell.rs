@@ -17,7 +17,7 @@ use super::unattended::Unattended;
 use crate::job::{JobSpec, JobTime, Name};
 use crate::journal::{Journal, Recovered};
 use crate::kernel::Effect;
-use crate::kernel::{Checks, Command, Input, JobReport, Kernel, Mailbox, Outcome, Plugins, Start};
+use crate::kernel::{Checks, Command, Input, JobReport, Kernel, Mailbox, Outcome, Plugins, Resume, Start};
 use crate::launch::{Change, Launcher};
 use crate::recover::{Action, JobProfile};
 use crate::secrets::Secrets;
@@ -71,6 +71,7 @@ pub struct Runtime {
     calls: mpsc::Receiver<Call>,
     logs: Option<(Journal, Recovered)>,
     history: Option<OpenHistory>,
+    resume: Option<Resume>,
 }
 
 impl fmt::Debug for Runtime {
@@ -94,7 +95,7 @@ impl Runtime {
         sources: Vec<Box<dyn TraceSource>>,
         plugins: Plugins,
         launcher: Arc<dyn Launcher>,
-        (logs, history): (Option<(Journal, Recovered)>, Option<OpenHistory>),
+        (logs, history, resume): (Option<(Journal, Recovered)>, Option<OpenHistory>, Option<Resume>),
         trace: Option<TraceControl>,
     ) -> Runtime {
         let (urgent, requests) = mpsc::channel(URGENT_MAX);
@@ -102,7 +103,7 @@ impl Runtime {
         let (calling, calls) = mpsc::channel(CALLS_MAX);
         let monitor = logs.as_ref().map(|(journal, _)| journal.monitor());
         let handle = RuntimeHandle { by: HOST, urgent, calls: calling, events, logs: monitor, trace };
-        Runtime { spec, secrets, sources, plugins, launcher, handle, requests, calls, logs, history }
+        Runtime { spec, secrets, sources, plugins, launcher, handle, requests, calls, logs, history, resume }
     }
 
     /// Returns a handle, through which the host program controls the job while it runs.
@@ -194,7 +195,8 @@ struct Shell {
 
 impl Shell {
     fn start(runtime: Runtime) -> Shell {
-        let Runtime { spec, secrets, sources, plugins, launcher, handle, requests, calls, logs, history } = runtime;
+        let Runtime { spec, secrets, sources, plugins, launcher, handle, requests, calls, logs, history, resume } =
+            runtime;
         let info = launcher.info();
         let rendezvous_service = info.rendezvous_service.clone();
         let job = JobProfile::of(Arc::clone(&spec)).with_rendezvous_service(rendezvous_service.clone());
@@ -216,7 +218,7 @@ impl Shell {
         let unattended = Unattended::of(&spec.policy, &launcher);
         let mut mailbox = Mailbox::new(Checks::default());
         let trace = handle.trace.as_ref().map(TraceControl::mode);
-        mailbox.push(Input::Start(Box::new(Start { spec, trace, rendezvous_service })));
+        mailbox.push(Input::Start(Box::new(Start { spec, trace, rendezvous_service, resume: resume.map(Box::new) })));
         let (input, hosts) = history.map(OpenHistory::begin).unzip();
         mailbox.extend(input);
         Shell {

@@ -70,6 +70,7 @@ impl Sim<'_> {
             spec: self.scene.spec.clone(),
             trace: Some(Mode::Native),
             rendezvous_service: None,
+            resume: None,
         })));
         if let Some(history) = &self.config.host_history {
             let unix_ms = EPOCH_MS + u64::try_from(self.now.since(JobTime::START).as_millis()).unwrap_or(u64::MAX);

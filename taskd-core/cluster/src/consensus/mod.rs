@@ -2,10 +2,12 @@
 //!
 //! No consensus algorithm is written here: an engine that exists (Raft, etcd) stores the record.
 
+pub mod embedded;
 mod error;
 mod record;
 mod single;
 
+pub use embedded::{Embedded, EmbeddedClient, EmbeddedConfig, EmbeddedSettings, VoterAddress};
 pub use error::ConsensusError;
 pub use record::{Candidate, ConsensusInfo, Epoch, RECORD_BYTES_MAX, Record, Version};
 pub use single::Single;

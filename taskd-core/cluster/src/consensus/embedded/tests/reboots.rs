@@ -1,0 +1,52 @@
+//! Voters that come back after a reboot.
+
+use super::world::{World, eventually, value, write};
+use crate::consensus::embedded::Membership;
+use crate::consensus::{Consensus, ConsensusError};
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn rebooted_voter_votes_only_after_admission() {
+    let mut world = World::started(3, 0).await;
+    let (_, epoch) = world.elect(&[0]).await;
+    let manager = world.engine(0);
+    write(&manager, epoch, "1").await;
+    let before = world.engine(2).status().voter;
+    world.kill(2).await;
+    let rebooted = world.start(2, "boot-2").await;
+    let status = rebooted.status();
+    assert_eq!(status.discarded.as_deref(), Some("the machine was booted again"));
+    assert_eq!(status.membership, Membership::Outside);
+    assert_ne!(status.voter, before);
+    assert!(world.store(2).join("voter.redb.discarded").exists());
+    assert_eq!(value(&rebooted).await, "1", "it reads like a host without a voter");
+
+    world.side(1, 1);
+    let alone = manager.confirm(epoch).await;
+    assert!(matches!(alone, Err(ConsensusError::Unavailable(_))), "its vote must not count: {alone:?}");
+    world.side(1, 0);
+    eventually("the third voter is back", || manager.status().leader.is_some()).await;
+    rebooted.request_admission(None).await.expect("admitted");
+    rebooted.request_admission(None).await.expect("a second time changes nothing");
+    eventually("it votes", || rebooted.status().membership == Membership::Voter).await;
+    assert_eq!(manager.status().voters.len(), 3);
+
+    world.side(1, 1);
+    manager.confirm(epoch).await.expect("its vote counts");
+    write(&manager, epoch, "2").await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn rebooted_first_voter_forms_no_second_job() {
+    let mut world = World::started(3, 0).await;
+    let (_, epoch) = world.elect(&[1]).await;
+    let manager = world.engine(1);
+    write(&manager, epoch, "kept").await;
+    world.kill(0).await;
+    let first = world.start(0, "boot-2").await;
+    eventually("it waits", || first.status().forming.is_some_and(|text| text.contains("waits for admission"))).await;
+    assert_eq!(first.status().last_log, None);
+    first.request_admission(None).await.expect("admitted");
+    eventually("it votes", || first.status().membership == Membership::Voter).await;
+    manager.confirm(epoch).await.expect("in force");
+    assert_eq!(value(&first).await, "kept");
+}

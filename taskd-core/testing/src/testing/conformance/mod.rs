@@ -24,3 +24,5 @@ pub use launcher::launcher;
 pub use recovery_strategy::recovery_strategy;
 pub use trace_source::trace_source;
 pub use verdict::{Clause, Report, Violation};
+#[doc(hidden)]
+pub use verdict::{Verdict, insist};

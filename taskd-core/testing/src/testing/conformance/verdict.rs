@@ -13,7 +13,10 @@ pub struct Clause {
 }
 
 impl Clause {
-    pub(super) const fn new(suite: &'static str, name: &'static str, text: &'static str) -> Clause {
+    /// Creates a clause. For the macro that defines a suite's clauses.
+    #[doc(hidden)]
+    #[must_use]
+    pub const fn new(suite: &'static str, name: &'static str, text: &'static str) -> Clause {
         Clause { suite, name, text }
     }
 
@@ -31,7 +34,9 @@ impl fmt::Display for Clause {
     }
 }
 
-/// Defines the clauses of one suite as constants, and `ALL`, which lists them in order.
+/// Defines the clauses of one suite as constants, and `ALL`, which lists them in order. For suites of other packages too.
+#[doc(hidden)]
+#[macro_export]
 macro_rules! clauses {
     ($suite:literal: $($name:ident = $text:literal;)*) => {
         $(
@@ -95,9 +100,10 @@ impl fmt::Display for Report {
     }
 }
 
-/// The results of a running suite.
+/// The results of a running suite. For suites of other packages too.
+#[doc(hidden)]
 #[derive(Debug, Default)]
-pub(super) struct Verdict {
+pub struct Verdict {
     violations: BTreeMap<Clause, Violation>,
     skipped: BTreeMap<Clause, String>,
     waived: BTreeMap<Clause, String>,
@@ -105,26 +111,32 @@ pub(super) struct Verdict {
 
 impl Verdict {
     /// Records that the plugin broke `clause`. The first description is kept, further violations are counted.
-    pub(super) fn broken(&mut self, clause: Clause, seen: impl Into<String>) {
+    pub fn broken(&mut self, clause: Clause, seen: impl Into<String>) {
         let new = || Violation { clause, seen: seen.into(), times: 0 };
         self.violations.entry(clause).or_insert_with(new).times += 1;
     }
 
-    pub(super) fn is_broken(&self, clause: Clause) -> bool {
+    /// Returns true if the plugin has broken `clause`.
+    #[must_use]
+    pub fn is_broken(&self, clause: Clause) -> bool {
         self.violations.contains_key(&clause)
     }
 
     /// Records that `clause` cannot be checked here.
-    pub(super) fn skip(&mut self, clause: Clause, why: impl Into<String>) {
+    pub fn skip(&mut self, clause: Clause, why: impl Into<String>) {
         self.skipped.entry(clause).or_insert_with(|| why.into());
     }
 
     /// Records that the author excludes `clause`, which the plugin does not keep, with the reason.
-    pub(super) fn waive(&mut self, clause: Clause, why: impl Into<String>) {
+    pub fn waive(&mut self, clause: Clause, why: impl Into<String>) {
         self.waived.insert(clause, why.into());
     }
 
-    pub(super) fn finish(self, all: &[Clause]) -> Result<Report, Vec<Violation>> {
+    /// Returns the report on the suite whose clauses are `all`.
+    ///
+    /// # Errors
+    /// Returns one violation for each clause that the plugin broke.
+    pub fn finish(self, all: &[Clause]) -> Result<Report, Vec<Violation>> {
         let Verdict { mut violations, mut skipped, waived } = self;
         violations.retain(|clause, _| !waived.contains_key(clause));
         skipped.extend(waived);
@@ -139,8 +151,12 @@ impl Verdict {
 }
 
 /// Returns the report, or panics with a list of every violation.
+///
+/// # Panics
+/// Panics if there are violations.
+#[doc(hidden)]
 #[track_caller]
-pub(super) fn insist(suite: &str, found: Result<Report, Vec<Violation>>) -> Report {
+pub fn insist(suite: &str, found: Result<Report, Vec<Violation>>) -> Report {
     found.unwrap_or_else(|violations| {
         let lines: Vec<String> = violations.iter().map(|v| format!("\n  {v}")).collect();
         panic!("the {suite} breaks {} of its contract's clauses:{}", lines.len(), lines.concat())

@@ -1,15 +1,17 @@
 //! The engine on a host without a voter.
 
+use super::calls::Answers;
 use super::links::Links;
-use super::{Connect, EmbeddedSettings, TcpConnect, reader, statement};
-use crate::consensus::{Candidate, Consensus, ConsensusError, ConsensusInfo, Epoch, Record, Version, record};
+use super::messages::{Call, CallAnswer};
+use super::{Connect, EmbeddedSettings, TcpConnect, calls, statement};
+use crate::consensus::{Candidate, Consensus, ConsensusError, ConsensusInfo, Epoch, Record, Version};
 use async_trait::async_trait;
 use bytes::Bytes;
 use std::sync::Arc;
 use taskd_runtime::job::Name;
-use tokio::time::{Instant, sleep};
 
-/// The engine on a host without a voter: it reads the record and watches it, through any voter. It cannot be the manager.
+/// The engine on a host without a voter: it reads, confirms, writes and
+/// watches through any voter. It cannot be the manager.
 #[derive(Clone, Debug)]
 pub struct EmbeddedClient {
     addresses: Vec<String>,
@@ -32,9 +34,15 @@ impl EmbeddedClient {
         let links = Links::new(job.into(), settings, Arc::new(connect));
         EmbeddedClient { addresses: addresses.into_iter().map(Into::into).collect(), links }
     }
+}
 
-    fn refused() -> ConsensusError {
-        ConsensusError::Refused("this host runs no voter: only a voter's process can be the manager".into())
+impl Answers for EmbeddedClient {
+    fn settings(&self) -> &EmbeddedSettings {
+        &self.links.settings
+    }
+
+    async fn attempt(&self, call: &Call) -> CallAnswer {
+        calls::ask_voters(&self.links, None, &self.addresses, call).await
     }
 }
 
@@ -47,35 +55,23 @@ impl Consensus for EmbeddedClient {
     }
 
     async fn campaign(&self, _: &Candidate) -> Result<Epoch, ConsensusError> {
-        Err(EmbeddedClient::refused())
+        Err(ConsensusError::Refused("this host runs no voter: only a voter's process can be the manager".into()))
     }
 
     async fn confirm(&self, epoch: Epoch) -> Result<(), ConsensusError> {
-        let record = self.read().await?;
-        match record.manager {
-            Some(_) if record.epoch == epoch => Ok(()),
-            other => Err(ConsensusError::Superseded { epoch, by: other.map(|manager| manager.to_string()) }),
-        }
+        calls::confirm(self, epoch).await
     }
 
-    async fn compare_and_set(&self, _: Epoch, _: Version, value: Bytes) -> Result<Version, ConsensusError> {
-        record::check_length(&value)?;
-        Err(EmbeddedClient::refused())
+    async fn compare_and_set(&self, epoch: Epoch, expected: Version, value: Bytes) -> Result<Version, ConsensusError> {
+        calls::compare_and_set(self, epoch, expected, value).await
     }
 
     async fn read(&self) -> Result<Record, ConsensusError> {
-        let deadline = Instant::now() + self.links.settings.request_limit();
-        loop {
-            match reader::read(&self.links, None, &self.addresses).await {
-                Ok(record) => return Ok(record),
-                Err(reason) if Instant::now() >= deadline => return Err(ConsensusError::Unavailable(reason)),
-                Err(_) => sleep(self.links.settings.heartbeat()).await,
-            }
-        }
+        calls::read(self).await
     }
 
     async fn watch(&self, after: Version) -> Result<Record, ConsensusError> {
-        reader::watch(&self.links, &self.addresses, after).await
+        calls::watch(&self.links, &self.addresses, after).await
     }
 
     async fn resign(&self, _: Epoch) -> Result<(), ConsensusError> {

@@ -203,7 +203,8 @@ fn random_id() -> io::Result<u64> {
         let uuid = fs::read_to_string("/proc/sys/kernel/random/uuid")?;
         // Digits of a random UUID other than those of its version and variant (RFC 9562, section 5.4).
         let digits: String = uuid.chars().filter(char::is_ascii_hexdigit).collect();
-        let chosen: String = digits.chars().enumerate().filter(|(at, _)| ![12, 16].contains(at)).map(|c| c.1).take(16).collect();
+        let chosen: String =
+            digits.chars().enumerate().filter(|(at, _)| ![12, 16].contains(at)).map(|c| c.1).take(16).collect();
         match u64::from_str_radix(&chosen, 16) {
             Ok(0) => {}
             Ok(id) => return Ok(id),

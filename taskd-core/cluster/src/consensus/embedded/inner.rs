@@ -4,15 +4,15 @@
 //! stands only after a long silence, because it may be the only one with the whole log; it hands the leadership over as soon
 //! as a campaigning voter has the log too. To hand over is to be silent: the engine's lease ends, and the other voter stands.
 
+use super::calls::no_majority;
 use super::links::{Links, Method};
 use super::machine::Machine;
 use super::messages::{Elsewhere, HelloAnswer, YieldAnswer};
-use super::reader::no_majority;
 use super::settings::millis;
 use super::store::LogStore;
-use super::types::{Leader, Raft, Vote};
+use super::types::{Leader, Raft};
 use super::{EmbeddedConfig, VoterAddress};
-use crate::consensus::{Epoch, Record};
+use crate::consensus::Epoch;
 use futures::StreamExt;
 use futures::stream::FuturesUnordered;
 use openraft::error::{CheckIsLeaderError, RaftError};
@@ -165,9 +165,10 @@ impl Inner {
         state.err().map(|error| format!("the voter of {} has stopped: {error}", self.config.own.host))
     }
 
-    /// Returns the vote of this voter now.
-    pub(super) async fn vote(&self) -> Option<Vote> {
-        self.raft.with_raft_state(|state| *state.vote_ref()).await.ok()
+    /// Returns the leadership of this voter now, if it leads.
+    pub(super) async fn leadership(&self) -> Option<Leader> {
+        let vote = self.raft.with_raft_state(|state| *state.vote_ref()).await.ok()?;
+        (vote.committed && vote.leader_id.node_id == self.voter).then_some(vote.leader_id)
     }
 
     /// Waits until a majority has confirmed this leader, and the record contains all that was committed. The error is a
@@ -201,19 +202,6 @@ impl Inner {
                 result => return result,
             }
         }
-    }
-
-    /// Returns the record as its leader.
-    pub(super) async fn read_here(&self) -> Result<Record, String> {
-        match self.linearize().await {
-            Ok(()) => Ok(self.machine.office().record),
-            Err(reason) => Err(reason.unwrap_or_else(|| "this voter no longer leads".into())),
-        }
-    }
-
-    /// Returns the epoch of this process.
-    pub(super) fn tenure(&self) -> Option<Tenure> {
-        self.standing().tenure
     }
 
     /// True if a campaign of this process may be written now.

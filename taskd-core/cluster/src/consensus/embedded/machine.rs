@@ -117,7 +117,9 @@ impl Office {
                 self.record.version.0 += 1;
                 Outcome::Elected(self.record.epoch)
             }
-            Command::Write { epoch, .. } if !self.is_in_force(epoch, leader) => Outcome::Superseded { by: self.manager() },
+            Command::Write { epoch, .. } if !self.is_in_force(epoch, leader) => {
+                Outcome::Superseded { by: self.manager() }
+            }
             Command::Write { expected, .. } if self.record.version != expected => {
                 Outcome::Conflict { found: self.record.version }
             }
@@ -244,7 +246,11 @@ mod tests {
         assert_eq!(office.apply(first, write(1, 1, "x")), Outcome::Written(Version(2)));
         assert_eq!(office.apply(first, write(1, 1, "y")), Outcome::Conflict { found: Version(2) });
         let by = Some("node a (a:1)".to_owned());
-        assert_eq!(office.apply(second, write(1, 2, "y")), Outcome::Superseded { by: by.clone() }, "the leader changed");
+        assert_eq!(
+            office.apply(second, write(1, 2, "y")),
+            Outcome::Superseded { by: by.clone() },
+            "the leader changed"
+        );
         assert_eq!(elect(&mut office, second), Outcome::Elected(Epoch(2)));
         assert_eq!(office.apply(second, write(1, 3, "y")), Outcome::Superseded { by });
         assert_eq!(office.apply(second, Command::Vacate { epoch: Epoch(1) }), Outcome::None);

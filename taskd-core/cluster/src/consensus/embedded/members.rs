@@ -52,7 +52,9 @@ impl Inner {
         let hello = self.links.call((&place.address, 0), Method::Hello, &(), self.config.settings.rpc_limit());
         let hello: HelloAnswer = match hello.await {
             Ok(hello) => hello,
-            Err(status) => return unavailable(format!("the new voter, {place}, does not answer: {}", status.message())),
+            Err(status) => {
+                return unavailable(format!("the new voter, {place}, does not answer: {}", status.message()));
+            }
         };
         if hello.place != *place {
             let text = format!("the voter at {} is {}, not {place}", place.address, hello.place);
@@ -169,7 +171,8 @@ fn lost_voter(
     place: &VoterAddress,
     replaces: Option<&NodeId>,
 ) -> Result<u64> {
-    let on = |host: &NodeId| nodes.iter().find(|(id, node)| voters.contains(id) && node.host == *host).map(|(id, _)| *id);
+    let on =
+        |host: &NodeId| nodes.iter().find(|(id, node)| voters.contains(id) && node.host == *host).map(|(id, _)| *id);
     match (on(&place.host), replaces) {
         (Some(own), None) => Ok(own),
         (Some(own), Some(host)) if on(host) == Some(own) => Ok(own),
@@ -177,7 +180,9 @@ fn lost_voter(
             "{} has a voter already, so it cannot replace the one of {host}: two voters would fail together",
             place.host
         ))),
-        (None, Some(host)) => on(host).ok_or_else(|| ConsensusError::Refused(format!("{host} has no voter to replace"))),
+        (None, Some(host)) => {
+            on(host).ok_or_else(|| ConsensusError::Refused(format!("{host} has no voter to replace")))
+        }
         (None, None) => {
             let text = format!("{} has had no voter: name the lost voter that it replaces", place.host);
             Err(ConsensusError::Refused(text))

@@ -1,8 +1,9 @@
 //! The requests between voters, and their answers (`proto/taskd/cluster/v1/voter.proto`).
 
 use super::VoterAddress;
-use crate::consensus::{Record, Version};
+use crate::consensus::{Epoch, Record, Version};
 use crate::wire::proto::{VoterAnswer, VoterRequest};
+use bytes::Bytes;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use taskd_runtime::job::NodeId;
@@ -31,11 +32,31 @@ pub(super) struct Elsewhere {
     pub(super) leader: Option<String>,
 }
 
+/// A call of the engine, which the leader answers.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) enum ReadAnswer {
+pub(super) enum Call {
+    Read,
+    Confirm { epoch: Epoch },
+    Write { epoch: Epoch, expected: Version, value: Bytes },
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) enum CallAnswer {
     Record(Record),
+    Confirmed,
+    Written(Version),
+    Conflict {
+        found: Version,
+    },
+    Superseded {
+        by: Option<String>,
+    },
+    /// Nothing was done.
     NotLeader(Elsewhere),
+    /// Nothing was done: the leader reaches no majority.
     Unavailable(String),
+    /// The value may have been written, or may still be.
+    Unknown(String),
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -90,7 +111,7 @@ pub(super) fn answer<T: Serialize>(body: &T) -> Result<Response<VoterAnswer>, St
     Ok(Response::new(VoterAnswer { body: encode(body)? }))
 }
 
-fn encode<T: Serialize>(body: &T) -> Result<bytes::Bytes, Status> {
+fn encode<T: Serialize>(body: &T) -> Result<Bytes, Status> {
     let encoded = rmp_serde::to_vec_named(body);
     encoded.map(Into::into).map_err(|error| Status::internal(format!("a message cannot be encoded: {error}")))
 }

@@ -26,6 +26,7 @@
 //! [`Embedded::service`] is a tonic service: the caller mounts it on its own server. [`Connect`] opens the connections to
 //! other voters; the caller can put TLS or a simulated network below it.
 
+mod calls;
 mod client;
 mod config;
 mod connect;
@@ -37,7 +38,6 @@ mod machine;
 mod members;
 mod messages;
 mod network;
-mod reader;
 mod service;
 mod settings;
 mod status;
@@ -54,7 +54,7 @@ pub use connect::{Connect, TcpConnect};
 pub use settings::{ELECTION_MAX, EmbeddedSettings};
 pub use status::{EmbeddedStatus, Membership};
 
-use super::{Candidate, Consensus, ConsensusError, ConsensusInfo, Epoch, Record, Version, record};
+use super::{Candidate, Consensus, ConsensusError, ConsensusInfo, Epoch, Record, Version};
 use crate::wire::proto::voter_server::VoterServer;
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -64,7 +64,7 @@ use std::fmt;
 use std::sync::Arc;
 use taskd_runtime::job::NodeId;
 use tokio::task::AbortHandle;
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::timeout;
 use tonic::codegen::{Service, http};
 use tonic::server::NamedService;
 
@@ -232,23 +232,15 @@ impl Consensus for Embedded {
     }
 
     async fn confirm(&self, epoch: Epoch) -> Result<(), ConsensusError> {
-        self.inner.confirm(epoch).await
+        calls::confirm(&*self.inner, epoch).await
     }
 
     async fn compare_and_set(&self, epoch: Epoch, expected: Version, value: Bytes) -> Result<Version, ConsensusError> {
-        record::check_length(&value)?;
-        self.inner.compare_and_set(epoch, expected, value).await
+        calls::compare_and_set(&*self.inner, epoch, expected, value).await
     }
 
     async fn read(&self) -> Result<Record, ConsensusError> {
-        let deadline = Instant::now() + self.inner.config.settings.request_limit();
-        loop {
-            match self.inner.read_once().await {
-                Ok(record) => return Ok(record),
-                Err(reason) if Instant::now() >= deadline => return Err(ConsensusError::Unavailable(reason)),
-                Err(_) => sleep(self.inner.config.settings.heartbeat() / 2).await,
-            }
-        }
+        calls::read(&*self.inner).await
     }
 
     async fn watch(&self, after: Version) -> Result<Record, ConsensusError> {
@@ -262,7 +254,7 @@ impl Consensus for Embedded {
 
 impl Inner {
     /// Addresses of all other voters that this one knows.
-    fn others(&self) -> Vec<String> {
+    pub(super) fn others(&self) -> Vec<String> {
         let members = self.members();
         let voters = self.voter_ids();
         let known = members.iter().filter(|(id, _)| voters.contains(id) && **id != self.voter);
@@ -274,17 +266,6 @@ impl Inner {
         listed.map(|place| place.address.clone()).collect()
     }
 
-    async fn read_once(&self) -> Result<Record, String> {
-        if self.leads() {
-            return self.read_here().await;
-        }
-        if let Some(reason) = self.stopped() {
-            return Err(reason);
-        }
-        let leader = self.leader_elsewhere().map(|(_, place)| place.address);
-        reader::read(&self.links, leader, &self.others()).await
-    }
-
     async fn watch(&self, after: Version) -> Result<Record, ConsensusError> {
         let mut changes = self.machine.subscribe();
         loop {
@@ -292,7 +273,7 @@ impl Inner {
                 return Err(ConsensusError::Unavailable(reason));
             }
             if !self.is_member() {
-                return reader::watch(&self.links, &self.others(), after).await;
+                return calls::watch(&self.links, &self.others(), after).await;
             }
             // Looks again from time to time: a voter that stops, or is replaced, has no more changes.
             let newer = timeout(self.config.settings.long_poll(), changes.wait_for(|record| record.version > after));

@@ -49,7 +49,9 @@ impl Peer {
         match answer {
             Ok(result) => result.map_err(|error| RPCError::RemoteError(RemoteError::new(self.voter, error))),
             // A slow voter is asked again at once; an absent one after a pause.
-            Err(status) if status.code() == Code::DeadlineExceeded => Err(RPCError::Network(NetworkError::new(&status))),
+            Err(status) if status.code() == Code::DeadlineExceeded => {
+                Err(RPCError::Network(NetworkError::new(&status)))
+            }
             Err(status) => Err(RPCError::Unreachable(Unreachable::new(&status))),
         }
     }
@@ -80,4 +82,3 @@ impl RaftNetwork<Types> for Peer {
         Backoff::new(std::iter::repeat(self.links.settings.heartbeat()))
     }
 }
-

@@ -3,7 +3,7 @@
 use super::inner::Inner;
 use super::machine::SNAPSHOT_BYTES_MAX;
 use super::messages::{
-    AdmitAnswer, AdmitRequest, HelloAnswer, PROTOCOL, ReadAnswer, WatchAnswer, WatchRequest, YieldRequest, answer, decode,
+    AdmitAnswer, AdmitRequest, Call, HelloAnswer, PROTOCOL, WatchAnswer, WatchRequest, YieldRequest, answer, decode,
 };
 use super::settings::millis;
 use super::types::Types;
@@ -79,15 +79,9 @@ impl Voter for Handler {
         answer(&HelloAnswer { voter, place, initialised, leaderless_ms })
     }
 
-    async fn read(&self, request: Request<VoterRequest>) -> Answered {
-        let _: () = decode(&self.take(request)?)?;
-        answer(&match self.0.leads() {
-            false => ReadAnswer::NotLeader(self.0.elsewhere()),
-            true => match self.0.read_here().await {
-                Ok(record) => ReadAnswer::Record(record),
-                Err(reason) => ReadAnswer::Unavailable(reason),
-            },
-        })
+    async fn call(&self, request: Request<VoterRequest>) -> Answered {
+        let call: Call = decode(&self.take(request)?)?;
+        answer(&self.0.answer(call).await)
     }
 
     async fn watch(&self, request: Request<VoterRequest>) -> Answered {

@@ -1,15 +1,34 @@
 //! Campaign, confirmation, change and end of an epoch.
 
+use super::EmbeddedSettings;
+use super::calls::{self, Answers};
 use super::inner::{Inner, Tenure};
 use super::links::Method;
-use super::messages::{YieldAnswer, YieldRequest};
+use super::messages::{Call, CallAnswer, YieldAnswer, YieldRequest};
 use super::types::{Command, Leader, Outcome};
-use crate::consensus::{Candidate, ConsensusError, Epoch, Version};
+use crate::consensus::{Candidate, ConsensusError, Epoch, RECORD_BYTES_MAX};
 use bytes::Bytes;
 use openraft::error::{ClientWriteError, RaftError};
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::{sleep, timeout};
 
 type Result<T> = std::result::Result<T, ConsensusError>;
+
+impl Answers for Inner {
+    fn settings(&self) -> &EmbeddedSettings {
+        &self.config.settings
+    }
+
+    async fn attempt(&self, call: &Call) -> CallAnswer {
+        if self.leads() {
+            return self.answer(call.clone()).await;
+        }
+        if let Some(reason) = self.stopped() {
+            return CallAnswer::Unavailable(reason);
+        }
+        let leader = self.leader_elsewhere().map(|(_, place)| place.address);
+        calls::ask_voters(&self.links, leader, &self.others(), call).await
+    }
+}
 
 impl Inner {
     pub(super) async fn campaign(&self, candidate: &Candidate) -> Result<Epoch> {
@@ -50,7 +69,7 @@ impl Inner {
     async fn elect(&self, candidate: &Candidate) -> Result<Tenure> {
         // While it lives, the manager in the record is not an orphan.
         let _electing = self.electing();
-        // A leader without a majority would store an entry for every attempt.
+        // Without a majority an entry would be stored for every attempt.
         if let Err(reason) = self.linearize().await {
             return Err(ConsensusError::Unavailable(reason.unwrap_or_else(|| "this voter no longer leads".into())));
         }
@@ -58,9 +77,10 @@ impl Inner {
         let Outcome::Elected(epoch) = outcome else {
             return Err(ConsensusError::Unavailable(format!("the campaign was answered with {outcome:?}")));
         };
-        let tenure = Tenure { epoch, leader };
-        self.confirm_tenure(tenure).await?;
-        Ok(tenure)
+        match self.answer(Call::Confirm { epoch }).await {
+            CallAnswer::Confirmed => Ok(Tenure { epoch, leader }),
+            _ => Err(self.superseded(epoch)),
+        }
     }
 
     /// Requests the leadership from a leader without office, and stands for it when the lease is over.
@@ -79,41 +99,43 @@ impl Inner {
         }
     }
 
-    pub(super) async fn confirm(&self, epoch: Epoch) -> Result<()> {
-        match self.tenure() {
-            Some(tenure) if tenure.epoch == epoch => self.confirm_tenure(tenure).await,
-            _ => Err(self.superseded(epoch)),
-        }
-    }
-
     fn superseded(&self, epoch: Epoch) -> ConsensusError {
         let office = self.machine.office();
         let by = if office.record.epoch == epoch { None } else { office.manager() };
         ConsensusError::Superseded { epoch, by }
     }
 
-    /// Verifies with a majority that an epoch of this process is in force.
-    async fn confirm_tenure(&self, Tenure { epoch, leader }: Tenure) -> Result<()> {
-        match self.linearize_until(Instant::now() + self.config.settings.request_limit()).await {
-            Ok(()) => {
-                let vote = self.vote().await;
-                let leads = vote.is_some_and(|vote| vote.committed && *vote.leader_id() == leader);
-                let in_force = leads && self.machine.office().is_in_force(epoch, leader);
-                if in_force { Ok(()) } else { Err(self.superseded(epoch)) }
-            }
-            Err(None) => Err(self.superseded(epoch)),
-            Err(Some(reason)) => Err(ConsensusError::Unavailable(reason)),
+    /// Answers a call as the leader.
+    pub(super) async fn answer(&self, call: Call) -> CallAnswer {
+        match self.linearize().await {
+            Ok(()) => {}
+            Err(None) => return CallAnswer::NotLeader(self.elsewhere()),
+            Err(Some(reason)) => return CallAnswer::Unavailable(reason),
         }
-    }
-
-    pub(super) async fn compare_and_set(&self, epoch: Epoch, expected: Version, value: Bytes) -> Result<Version> {
-        // As in a campaign, nothing is stored without a majority.
-        self.confirm(epoch).await?;
-        match self.write(Command::Write { epoch, expected, value }).await?.0 {
-            Outcome::Written(version) => Ok(version),
-            Outcome::Conflict { found } => Err(ConsensusError::Conflict { expected, found }),
-            Outcome::Superseded { by } => Err(ConsensusError::Superseded { epoch, by }),
-            other => Err(ConsensusError::Unavailable(format!("the write was answered with {other:?}"))),
+        let (epoch, expected, value) = match call {
+            Call::Read => return CallAnswer::Record(self.machine.office().record),
+            Call::Confirm { epoch } => (epoch, None, Bytes::new()),
+            Call::Write { epoch, expected, value } => (epoch, Some(expected), value),
+        };
+        // The same leadership as at the confirmation by a majority, because terms rise.
+        let Some(leader) = self.leadership().await else { return CallAnswer::NotLeader(self.elsewhere()) };
+        let office = self.machine.office();
+        if !office.is_in_force(epoch, leader) {
+            return CallAnswer::Superseded { by: office.manager().filter(|_| office.record.epoch != epoch) };
+        }
+        let Some(expected) = expected else { return CallAnswer::Confirmed };
+        if value.len() > RECORD_BYTES_MAX {
+            // Voters of this release do not send it.
+            return CallAnswer::Unknown(format!("the leader stores {RECORD_BYTES_MAX} bytes at most"));
+        }
+        // A leader without a majority would store an entry for every attempt: it does not come here.
+        match self.write(Command::Write { epoch, expected, value }).await {
+            Ok((Outcome::Written(version), _)) => CallAnswer::Written(version),
+            Ok((Outcome::Conflict { found }, _)) => CallAnswer::Conflict { found },
+            Ok((Outcome::Superseded { by }, _)) => CallAnswer::Superseded { by },
+            Ok((other, _)) => CallAnswer::Unknown(format!("the write was answered with {other:?}")),
+            Err(ConsensusError::Superseded { by, .. }) => CallAnswer::Superseded { by },
+            Err(error) => CallAnswer::Unknown(error.to_string()),
         }
     }
 
@@ -140,7 +162,9 @@ impl Inner {
             Ok(Ok(written)) => Ok((written.data, written.log_id.leader_id)),
             Ok(Err(RaftError::APIError(ClientWriteError::ForwardToLeader(_)))) => Err(self.superseded(epoch)),
             Ok(Err(error)) => Err(ConsensusError::Unavailable(self.stopped().unwrap_or_else(|| error.to_string()))),
-            Err(_) => Err(ConsensusError::Unavailable(format!("a majority has not stored the change within {limit:?}"))),
+            Err(_) => {
+                Err(ConsensusError::Unavailable(format!("a majority has not stored the change within {limit:?}")))
+            }
         }
     }
 }

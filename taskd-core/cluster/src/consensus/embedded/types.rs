@@ -45,7 +45,11 @@ pub(super) enum Outcome {
     None,
     Elected(Epoch),
     Written(Version),
-    Conflict { found: Version },
-    Superseded { by: Option<String> },
+    Conflict {
+        found: Version,
+    },
+    Superseded {
+        by: Option<String>,
+    },
     Vacated,
 }

@@ -8,7 +8,14 @@ use tokio::time::Instant;
 fn show(what: &str, mut times: Vec<Duration>) {
     times.sort();
     let at = |part: usize| times[(times.len() - 1) * part / 100];
-    println!("{what}: {} runs, least {:?}, median {:?}, p95 {:?}, most {:?}", times.len(), at(0), at(50), at(95), at(100));
+    println!(
+        "{what}: {} runs, least {:?}, median {:?}, p95 {:?}, most {:?}",
+        times.len(),
+        at(0),
+        at(50),
+        at(95),
+        at(100)
+    );
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]

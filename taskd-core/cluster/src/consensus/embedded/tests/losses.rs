@@ -36,16 +36,16 @@ async fn five_voters_continue_without_two_and_stop_without_three() {
     let left = (2..5).find(|index| *index != manager && *index != lost).expect("one");
     world.kill(lost).await;
     let engine = world.engine(manager);
-    for error in [engine.confirm(epoch).await.expect_err("no majority"), engine.read().await.map(drop).expect_err("none")] {
+    let (version, other) = (engine.inner.machine.office().record.version, world.engine(left));
+    let write = engine.compare_and_set(epoch, version, "3".into());
+    let (confirm, read, write, elsewhere) = tokio::join!(engine.confirm(epoch), engine.read(), write, other.read());
+    for result in [confirm, read.map(drop), write.map(drop)] {
+        let error = result.expect_err("no majority");
         let text = error.to_string();
         assert!(matches!(error, ConsensusError::Unavailable(_)), "{text}");
         assert!(text.contains("3 of 5 voters do not answer (") && text.contains("), and 3 must"), "{text}");
         assert!(text.contains("node host-0 at 127.0.0.1:"), "{text}");
     }
-    let version = engine.inner.machine.office().record.version;
-    let write = engine.compare_and_set(epoch, version, "3".into()).await;
-    assert!(matches!(write, Err(ConsensusError::Unavailable(_))), "{write:?}");
-    let elsewhere = world.engine(left).read().await;
     assert!(matches!(elsewhere, Err(ConsensusError::Unavailable(_))), "{elsewhere:?}");
 }
 
@@ -101,11 +101,11 @@ async fn voter_far_behind_receives_a_snapshot_of_a_short_log() {
     world.kill(2).await;
     let engine = world.engine(manager);
     let mut version = engine.read().await.expect("read").version;
-    for round in 0..200_u32 {
+    for round in 0..90_u32 {
         version = engine.compare_and_set(epoch, version, round.to_string().into()).await.expect("written");
     }
     let purged = engine.inner.metrics().purged.expect("the log was shortened").index;
-    assert!(purged > 100, "{purged}");
+    assert!(purged > 40, "{purged}");
     let behind = world.start(2, "boot-1").await;
     eventually("the record arrives", || behind.inner.machine.office().record.version == version).await;
     assert!(behind.inner.metrics().snapshot.is_some_and(|last| last.index >= purged));

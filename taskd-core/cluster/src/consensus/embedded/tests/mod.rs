@@ -1,5 +1,6 @@
 //! Voters over real connections, with real stores. Every voter has a runtime of its own, which ends as a process ends.
 
+mod conformance;
 mod damage;
 mod elections;
 mod figures;

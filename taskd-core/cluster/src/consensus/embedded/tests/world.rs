@@ -1,6 +1,8 @@
 //! Voters of one job on this machine, and the network between them.
 
-use crate::consensus::embedded::{Embedded, EmbeddedClient, EmbeddedConfig, EmbeddedSettings, TcpConnect, VoterAddress};
+use crate::consensus::embedded::{
+    Embedded, EmbeddedClient, EmbeddedConfig, EmbeddedSettings, TcpConnect, VoterAddress,
+};
 use crate::consensus::{Candidate, Consensus, Epoch};
 use futures::StreamExt;
 use futures::stream::FuturesUnordered;
@@ -140,9 +142,9 @@ impl World {
     pub(super) fn new(listed: usize, spare: usize) -> World {
         let listeners: BTreeMap<usize, std::net::TcpListener> =
             (0..listed + spare).map(|i| (i, std::net::TcpListener::bind("127.0.0.1:0").expect("bind"))).collect();
-        let places = listeners.iter().map(|(i, listener)| {
-            VoterAddress::new(host(*i), listener.local_addr().expect("address").to_string())
-        });
+        let places = listeners
+            .iter()
+            .map(|(i, listener)| VoterAddress::new(host(*i), listener.local_addr().expect("address").to_string()));
         World {
             dir: tempfile::tempdir().expect("directory"),
             places: places.collect(),
@@ -167,7 +169,10 @@ impl World {
         self.dir.path().join(format!("voter-{index}"))
     }
 
-    pub(super) fn connect(&self, from: usize) -> impl Fn(&str) -> Result<Channel, crate::consensus::ConsensusError> + use<> {
+    pub(super) fn connect(
+        &self,
+        from: usize,
+    ) -> impl Fn(&str) -> Result<Channel, crate::consensus::ConsensusError> + use<> {
         let (sides, from) = (self.sides.clone(), self.places[from].address.clone());
         move |to: &str| {
             let dial = Dial { sides: sides.clone(), from: from.clone(), to: to.to_owned() };
@@ -185,7 +190,8 @@ impl World {
 
     /// Starts a voter, in a runtime of its own.
     pub(super) async fn start(&mut self, index: usize, boot: &str) -> Embedded {
-        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().expect("runtime");
+        let runtime =
+            tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().expect("runtime");
         let (config, address) = (self.config(index, boot), self.places[index].address.clone());
         let listener = self.listeners.remove(&index);
         let served = runtime.spawn(async move {

@@ -49,6 +49,7 @@ pub(super) struct Machine {
 
 impl Machine {
     /// Creates the state machine with the snapshot of the store.
+    #[expect(clippy::result_large_err, reason = "the engine's own error")]
     pub(super) fn new(store: LogStore, snapshot: Option<StoredSnapshot>) -> Result<Machine, StorageError> {
         let mut state = State::default();
         if let Some(snapshot) = snapshot {
@@ -84,6 +85,7 @@ impl Machine {
 }
 
 impl State {
+    #[expect(clippy::result_large_err, reason = "the engine's own error")]
     fn restore(&mut self, snapshot: StoredSnapshot) -> Result<(), StorageError> {
         let damaged = |error| StorageIoError::read_snapshot(Some(snapshot.meta.signature()), AnyError::new(&error));
         self.office = rmp_serde::from_slice(&snapshot.data).map_err(damaged)?;

@@ -58,7 +58,9 @@ use super::{Candidate, Consensus, ConsensusError, ConsensusInfo, Epoch, Record, 
 use crate::wire::proto::voter_server::VoterServer;
 use async_trait::async_trait;
 use bytes::Bytes;
+use calls::Answers;
 use inner::{Inner, Parts};
+use messages::{Call, CallAnswer};
 use std::convert::Infallible;
 use std::fmt;
 use std::sync::Arc;
@@ -267,7 +269,6 @@ impl Inner {
     }
 
     async fn watch(&self, after: Version) -> Result<Record, ConsensusError> {
-        let mut changes = self.machine.subscribe();
         loop {
             if let Some(reason) = self.stopped() {
                 return Err(ConsensusError::Unavailable(reason));
@@ -276,12 +277,25 @@ impl Inner {
                 return calls::watch(&self.links, &self.others(), after).await;
             }
             // Looks again from time to time: a voter that stops, or is replaced, has no more changes.
-            let newer = timeout(self.config.settings.long_poll(), changes.wait_for(|record| record.version > after));
-            match newer.await {
-                Ok(Ok(record)) => return Ok(record.clone()),
-                Ok(Err(_)) => return Err(ConsensusError::Unavailable("this voter has stopped".into())),
-                Err(_) => {}
+            if let Some(record) = self.news(after).await {
+                return Ok(record);
             }
         }
+    }
+
+    /// Waits for a record of this voter that is newer than `after`, for the time of a long poll.
+    pub(super) async fn news(&self, after: Version) -> Option<Record> {
+        if self.machine.office().record.version > after {
+            // Another host may have written since this voter's record, so the leader's is returned if it answers.
+            if let CallAnswer::Record(record) = self.attempt(&Call::Read).await
+                && record.version > after
+            {
+                return Some(record);
+            }
+        }
+        let mut changes = self.machine.subscribe();
+        let newer = changes.wait_for(|record| record.version > after);
+        let newer = timeout(self.config.settings.long_poll(), newer).await;
+        newer.ok().and_then(Result::ok).map(|record| record.clone())
     }
 }

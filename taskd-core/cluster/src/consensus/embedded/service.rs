@@ -89,10 +89,7 @@ impl Voter for Handler {
         if !self.0.is_member() {
             return Err(Status::unavailable("this voter is not admitted, so it has no record: ask another one"));
         }
-        let mut changes = self.0.machine.subscribe();
-        let newer = changes.wait_for(|record| record.version > after);
-        let newer = tokio::time::timeout(self.0.config.settings.long_poll(), newer).await;
-        let record = newer.ok().and_then(Result::ok).map(|record| record.clone());
+        let record = self.0.news(after).await;
         answer(&WatchAnswer { record })
     }
 

@@ -122,10 +122,10 @@ fn write_all(database: &Database, queue: &mpsc::Receiver<Job>) {
         // The engine no longer waits if it stopped.
         let _ = done.send(result);
     }
-    if committed.is_some() {
-        if let Err(error) = write(database, committed, None, LogChange::None) {
-            tracing::warn!(%error, "the last write of the voter's store failed; the next start reads more of the log");
-        }
+    if committed.is_some()
+        && let Err(error) = write(database, committed, None, LogChange::None)
+    {
+        tracing::warn!(%error, "the last write of the voter's store failed; the next start reads less of the log");
     }
 }
 

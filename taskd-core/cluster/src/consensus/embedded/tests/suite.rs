@@ -1,5 +1,6 @@
 //! The test suite of the Raft engine for stores and state machines.
 
+use super::world::memory;
 use crate::consensus::embedded::machine::Machine;
 use crate::consensus::embedded::store::{self, LogStore};
 use crate::consensus::embedded::types::{StorageError, StorageIoError, Types};
@@ -11,10 +12,7 @@ struct Builder;
 
 impl StoreBuilder<Types, LogStore, Machine, TempDir> for Builder {
     async fn build(&self) -> Result<(TempDir, LogStore, Machine), StorageError> {
-        // The suite tests what is stored, not that a power cut spares it: a file system in memory is enough.
-        let memory = std::path::Path::new("/dev/shm");
-        let dir = if memory.is_dir() { tempfile::tempdir_in(memory) } else { tempfile::tempdir() };
-        let dir = dir.map_err(|error| StorageIoError::write(AnyError::new(&error)))?;
+        let dir = memory();
         let opened =
             store::open(dir.path(), "job", "boot").map_err(|error| StorageIoError::write(AnyError::new(&error)))?;
         let machine = Machine::new(opened.store.clone(), opened.snapshot)?;

@@ -140,25 +140,38 @@ pub(super) fn candidate(index: usize) -> Candidate {
 impl World {
     /// Reserves addresses for `listed` voters and `spare` further ones, and starts none.
     pub(super) fn new(listed: usize, spare: usize) -> World {
+        let ms = Duration::from_millis;
         let listeners: BTreeMap<usize, std::net::TcpListener> =
             (0..listed + spare).map(|i| (i, std::net::TcpListener::bind("127.0.0.1:0").expect("bind"))).collect();
         let places = listeners
             .iter()
             .map(|(i, listener)| VoterAddress::new(host(*i), listener.local_addr().expect("address").to_string()));
         World {
-            dir: tempfile::tempdir().expect("directory"),
+            dir: memory(),
             places: places.collect(),
             listed,
             sides: Sides::default(),
-            settings: EmbeddedSettings::default(),
+            settings: EmbeddedSettings::new(ms(60), ms(240), ms(480)).expect("settings"),
             processes: BTreeMap::new(),
             listeners,
         }
     }
 
-    /// Starts all listed voters.
+    /// Puts the stores on the disk, and sets the default times.
+    pub(super) fn as_in_production(mut self) -> World {
+        self.dir = tempfile::tempdir().expect("directory");
+        self.settings = EmbeddedSettings::default();
+        self
+    }
+
+    /// Starts all listed voters of a new world.
     pub(super) async fn started(listed: usize, spare: usize) -> World {
-        let mut world = World::new(listed, spare);
+        World::new(listed, spare).start_all().await
+    }
+
+    pub(super) async fn start_all(self) -> World {
+        let listed = self.listed;
+        let mut world = self;
         for index in 0..listed {
             world.start(index, "boot-1").await;
         }
@@ -251,6 +264,13 @@ impl World {
         let addresses: Vec<String> = self.places[..self.listed].iter().map(|place| place.address.clone()).collect();
         EmbeddedClient::with_connect(job, addresses, self.settings, TcpConnect::default())
     }
+}
+
+/// Returns a directory in a file system in memory, if there is one: the disk of a busy machine would delay elections.
+pub(super) fn memory() -> tempfile::TempDir {
+    let memory = std::path::Path::new("/dev/shm");
+    let dir = if memory.is_dir() { tempfile::tempdir_in(memory) } else { tempfile::tempdir() };
+    dir.expect("directory")
 }
 
 /// Waits until a condition holds.

@@ -15,8 +15,8 @@ pub const VOTER_COUNTS: [usize; 3] = [1, 3, 5];
 /// Longest address of a voter, in bytes: a DNS name has 253 at most (RFC 1035), and the port follows.
 pub const ADDRESS_BYTES_MAX: usize = 300;
 
-/// A voter's place: its host, and the address at which the other voters reach it. Voters run on hosts of different fault
-/// domains, such as racks, so that one fault ends one voter.
+/// A voter's place: its host, and the address at which the other voters reach it. Voters run on hosts of different
+/// fault domains, such as racks, so that one fault ends one voter.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct VoterAddress {
@@ -77,9 +77,9 @@ impl fmt::Debug for EmbeddedConfig {
 }
 
 impl EmbeddedConfig {
-    /// Creates the configuration of the voter `own` of the job `job`. `listed` are the job's first voters, the same list in
-    /// the same order on all of them; a voter that is to replace a lost one need not be in it. `dir` holds the voter's store
-    /// and nothing else; it may be on a disk that does not outlive a reboot.
+    /// Creates the configuration of the voter `own` of the job `job`. `listed` are the job's first voters, the same
+    /// list in the same order on all of them; a voter that is to replace a lost one need not be in it. `dir` holds the
+    /// voter's store and nothing else; it may be on a disk that does not outlive a reboot.
     pub fn new(
         job: impl Into<Name>,
         own: VoterAddress,

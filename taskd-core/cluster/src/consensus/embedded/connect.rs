@@ -7,8 +7,8 @@ use tonic::transport::{Channel, Endpoint};
 /// Opens connections to other voters: the place for TLS, or for a simulated network. A closure
 /// `Fn(&str) -> Result<Channel, ConsensusError>` is one.
 pub trait Connect: Send + Sync + 'static {
-    /// Returns a channel to a voter's address, `HOST:PORT`, without waiting: the channel connects when it is first used, and
-    /// again after it has lost its connection.
+    /// Returns a channel to a voter's address, `HOST:PORT`, without waiting: the channel connects when it is first
+    /// used, and again after it has lost its connection.
     ///
     /// # Errors
     /// Returns [`ConsensusError::Refused`] if the address cannot be one.
@@ -28,8 +28,8 @@ pub struct TcpConnect {
 }
 
 impl TcpConnect {
-    /// Creates a connector that probes idle connections at this interval, and closes one that does not answer within the same
-    /// time.
+    /// Creates a connector that probes idle connections at this interval, and closes one that does not answer within
+    /// the same time.
     #[must_use]
     pub fn new(probe: Duration) -> TcpConnect {
         TcpConnect { probe }

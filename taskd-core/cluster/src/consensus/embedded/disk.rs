@@ -20,7 +20,7 @@ const FORMAT: u32 = 1;
 const META: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("meta");
 const LOG: TableDefinition<'_, u64, &[u8]> = TableDefinition::new("log");
 
-/// Whose store it is.
+/// The voter to which a store belongs.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Identity {
     format: u32,
@@ -65,8 +65,9 @@ pub(super) enum DiskError {
     Damaged(String),
 }
 
-/// Opens the store in `dir`, or creates it. A store of another boot of the machine, and a damaged one, is discarded: what was
-/// written before a power cut may be lost, and a voter that forgot its vote must not vote again under the same identifier.
+/// Opens the store in `dir`, or creates it. A store of another boot of the machine, and a damaged one, is discarded:
+/// what was written before a power cut may be lost, and a voter that forgot its vote must not vote again under the same
+/// identifier.
 pub(super) fn open(dir: &Path, job: &str, boot: &str) -> Result<(Disk, Contents), DiskError> {
     let path = dir.join(FILE);
     let io = |action: &'static str| {
@@ -96,8 +97,8 @@ pub(super) fn open(dir: &Path, job: &str, boot: &str) -> Result<(Disk, Contents)
 
 type Read = (Database, Identity, Contents);
 
-/// Reads a store. The database can panic on a file that was changed by anything else: that ends a thread of its own, and
-/// counts as damage.
+/// Reads a store. The database can panic on a file that was changed by anything else: that ends a thread of its own,
+/// and counts as damage.
 fn read_guarded(path: &Path) -> Result<Read, DiskError> {
     let owned = path.to_owned();
     let thread = std::thread::Builder::new().name("voter-open".into()).spawn(move || read(&owned));

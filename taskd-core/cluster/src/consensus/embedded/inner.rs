@@ -1,8 +1,9 @@
 //! One voter's state, and whether it stands for leader.
 //!
-//! The manager is the leader's process. A voter therefore stands for leader while it campaigns or is the manager. Another one
-//! stands only after a long silence, because it may be the only one with the whole log; it hands the leadership over as soon
-//! as a campaigning voter has the log too. To hand over is to be silent: the engine's lease ends, and the other voter stands.
+//! The manager is the leader's process. A voter therefore stands for leader while it campaigns or is the manager.
+//! Another one stands only after a long silence, because it may be the only one with the whole log; it hands the
+//! leadership over as soon as a campaigning voter has the log too. To hand over is to be silent: the engine's lease
+//! ends, and the other voter stands.
 
 use super::calls::no_majority;
 use super::links::{Links, Method};
@@ -218,7 +219,8 @@ impl Inner {
         self.standing().tenure = Some(tenure);
     }
 
-    /// Ends the epoch of this process, and lets other candidates go first for a while. Returns false if it had not begun.
+    /// Ends the epoch of this process, and lets other candidates go first for a while. Returns false if it had not
+    /// begun.
     pub(super) fn leave_office(&self, epoch: Epoch) -> bool {
         let mut standing = self.standing();
         let left = standing.tenure.take_if(|tenure| tenure.epoch == epoch).is_some();
@@ -230,7 +232,8 @@ impl Inner {
         left
     }
 
-    /// Becomes silent if the voter that requests it campaigns, has the whole log, and no candidate of this process is first.
+    /// Becomes silent if the voter that requests it campaigns, has the whole log, and no candidate of this process is
+    /// first.
     pub(super) fn hand_over(&self, to: u64) -> YieldAnswer {
         let metrics = self.metrics();
         let voters = || metrics.membership_config.voter_ids();
@@ -285,9 +288,9 @@ impl Inner {
     }
 
     /// Asks the other voters whether they hear a leader, while this one hears none and wants to lead; runs until it is
-    /// cancelled. The engine has no such pre-vote (Ongaro's dissertation, "Consensus: Bridging Theory and Practice", section
-    /// 9.6): a voter that was cut off would stand again and again, and when it is back its higher term would end the epoch of
-    /// a manager that a majority reaches.
+    /// cancelled. The engine has no such pre-vote (Ongaro's dissertation, "Consensus: Bridging Theory and Practice",
+    /// section 9.6): a voter that was cut off would stand again and again, and when it is back its higher term would
+    /// end the epoch of a manager that a majority reaches.
     pub(super) async fn keep_asking(&self) {
         let mut ticks = tokio::time::interval(self.config.settings.heartbeat());
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);

@@ -79,10 +79,13 @@ impl Inner {
             return Ok(());
         }
         let lost = lost_voter(&voters, &nodes, &place, replaces.as_ref())?;
+        if replaces.is_none() {
+            self.verify_lost(lost, &nodes).await?;
+        }
         if lost == self.voter {
             return Err(ConsensusError::Refused(format!("{} leads, so it is not lost", self.config.own)));
         }
-        tracing::info!(new = %place, voter = format_args!("{voter:016x}"), lost = format_args!("{lost:016x}"), "admitting a voter");
+        tracing::info!(new = %place, "admitting the voter {voter:016x} in the place of {lost:016x}");
         // Earlier processes of the same host that were never admitted.
         let stale = nodes.iter().filter(|(id, node)| node.host == place.host && **id != voter && !voters.contains(id));
         let stale: BTreeSet<u64> = stale.map(|(id, _)| *id).collect();
@@ -96,6 +99,19 @@ impl Inner {
         Ok(())
     }
 
+    /// Refuses to replace a voter that still answers under its identifier, unless the caller names its host.
+    async fn verify_lost(&self, lost: u64, nodes: &BTreeMap<u64, VoterAddress>) -> Result<()> {
+        let Some(place) = nodes.get(&lost) else { return Ok(()) };
+        let limit = self.config.settings.rpc_limit();
+        let hello = self.links.call::<_, HelloAnswer>((&place.address, lost), Method::Hello, &(), limit).await;
+        match hello {
+            Ok(_) => Err(ConsensusError::Refused(format!(
+                "the voter {place} still answers, so a second one on this host does not replace it"
+            ))),
+            Err(_) => Ok(()),
+        }
+    }
+
     /// Identifiers of the voters; of the coming ones while a change is not complete.
     pub(super) fn voter_ids(&self) -> BTreeSet<u64> {
         let metrics = self.raft.metrics();
@@ -103,9 +119,11 @@ impl Inner {
         metrics.membership_config.membership().get_joint_config().last().cloned().unwrap_or_default()
     }
 
-    /// Commits a change of the voters, and returns the index of its entry. Waits while an earlier change is not committed.
+    /// Commits a change of the voters, and returns the index of its entry. Waits while an earlier change is not
+    /// committed.
     async fn change(&self, change: ChangeMembers<u64, VoterAddress>, deadline: Instant) -> Result<u64> {
-        // Learners that are added or removed do not take part in the joint vote; voters that are replaced leave at once.
+        // Learners that are added or removed do not take part in the joint vote; voters that are replaced leave at
+        // once.
         let retain = !matches!(change, ChangeMembers::ReplaceAllVoters(_));
         loop {
             let changed = timeout_at(deadline, self.raft.change_membership(change.clone(), retain)).await;
@@ -137,8 +155,8 @@ impl Inner {
         }
     }
 
-    /// What the leader completes: an epoch that no process of this leader stands for ends, and a change of the voters that a
-    /// former leader began is finished. Runs until it is cancelled.
+    /// What the leader completes: an epoch that no process of this leader stands for ends, and a change of the voters
+    /// that a former leader began is finished. Runs until it is cancelled.
     pub(super) async fn keep_in_order(&self) {
         let mut ticks = tokio::time::interval(self.config.settings.heartbeat() * 2);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);

@@ -1,30 +1,41 @@
 //! The engine for jobs without etcd or Kubernetes: Raft among three or five voters that run inside agents.
 //!
-//! No part of Raft is written here: [openraft](https://docs.rs/openraft) elects and replicates, [redb](https://docs.rs/redb)
-//! stores. The other Raft engine in Rust that is widely used, raft-rs of TiKV, is as well proven, but leaves transport,
-//! storage and the driving loop to its user. openraft 0.10 is not used yet: its interface and its format on the disk change
-//! between its releases.
+//! No part of Raft is written here: [openraft](https://docs.rs/openraft) elects and replicates,
+//! [redb](https://docs.rs/redb) stores. The other Raft engine in Rust that is widely used, raft-rs of TiKV, is as well
+//! proven, but leaves transport, storage and the driving loop to its user. openraft 0.10 is not used yet: its interface
+//! and its format on the disk change between its releases.
 //!
 //! # The manager is the leader
-//! A candidate is the manager only while its process leads the voters: [`campaign`](Consensus::campaign) waits until this
-//! voter leads, and commits the candidate's name, which begins an epoch. A change of the leader ends the epoch. `confirm` is
-//! one round of messages to a majority, and `compare_and_set` one entry that a majority has flushed to its disks.
+//! A candidate is the manager only while its process leads the voters: [`campaign`](Consensus::campaign) waits until
+//! this voter leads, and commits the candidate's name, which begins an epoch. A change of the leader ends the epoch.
+//! `confirm` is one round of messages to a majority, and `compare_and_set` one entry that a majority has flushed to its
+//! disks.
 //!
 //! # Stores and reboots
-//! A voter's identifier is random, and is stored with the identifier of the machine's boot. A restarted process of the same
-//! boot continues with its store. After a reboot, or if the store is missing or damaged, the store is discarded and the
-//! voter has another identifier: it does not vote until the leader has admitted it in the place of the lost one
-//! ([`Embedded::request_admission`], [`Embedded::replace_voter`]). A voter therefore never votes twice because it forgot its
-//! first vote, and the directory may be on a temporary file system.
+//! A voter's identifier is random, and is stored with the identifier of the machine's boot. A restarted process of the
+//! same boot continues with its store. After a reboot, or if the store is missing or damaged, the store is discarded
+//! and the voter has another identifier: it does not vote until the leader has admitted it in the place of the lost one
+//! ([`Embedded::request_admission`], [`Embedded::replace_voter`]). A voter therefore never votes twice because it
+//! forgot its first vote, and the directory may be on a temporary file system.
 //!
 //! # Formation
-//! The first listed voter starts the job when all listed voters have stated that they have no log. If one has a log, the job
-//! exists, and the first voter waits for admission like any other. If all hosts are rebooted at once, the record is lost
-//! with the processes that it described, and the voters form a new job.
+//! The first listed voter starts the job when all listed voters have stated that they have no log. If one has a log,
+//! the job exists, and the first voter waits for admission like any other. If all hosts are rebooted at once, the
+//! record is lost with the processes that it described, and the voters form a new job.
+//!
+//! # Elections
+//! A voter stands while it campaigns or is the manager. A witness, and a voter that does not campaign, stands only
+//! after a long silence, because it may be the only one with the whole log, and hands the leadership over to a voter
+//! that campaigns. A voter stands only after a majority has stated that it hears no leader: one that was cut off does
+//! not end the epoch of a manager when it is back.
+//!
+//! # Messages of the engine
+//! openraft logs every message that does not arrive, at level ERROR. A program that lost a voter filters the target
+//! `openraft`.
 //!
 //! # Mounting
-//! [`Embedded::service`] is a tonic service: the caller mounts it on its own server. [`Connect`] opens the connections to
-//! other voters; the caller can put TLS or a simulated network below it.
+//! [`Embedded::service`] is a tonic service: the caller mounts it on its own server. [`Connect`] opens the connections
+//! to other voters; the caller can put TLS or a simulated network below it.
 
 mod calls;
 mod client;
@@ -70,7 +81,8 @@ use tokio::time::timeout;
 use tonic::codegen::{Service, http};
 use tonic::server::NamedService;
 
-/// A voter of the job, and the consensus engine of its process. Clones share one voter, which stops when the last is dropped.
+/// A voter of the job, and the consensus engine of its process. Clones share one voter, which stops when the last is
+/// dropped.
 #[derive(Clone)]
 pub struct Embedded {
     inner: Arc<Inner>,
@@ -111,8 +123,9 @@ impl Embedded {
     /// Starts a voter. It answers other voters only when the caller has mounted its [`service`](Embedded::service).
     ///
     /// # Errors
-    /// Returns [`ConsensusError::Refused`] if the list of voters is not possible, if another process uses the directory, or
-    /// if the directory cannot be used. A damaged store is no error: it is discarded (see [`EmbeddedStatus::discarded`]).
+    /// Returns [`ConsensusError::Refused`] if the list of voters is not possible, if another process uses the
+    /// directory, or if the directory cannot be used. A damaged store is no error: it is discarded (see
+    /// [`EmbeddedStatus::discarded`]).
     pub async fn start(config: EmbeddedConfig) -> Result<Embedded, ConsensusError> {
         config.check()?;
         let (dir, job, boot) = (config.dir.clone(), config.job.to_string(), config.boot.clone());
@@ -169,8 +182,8 @@ impl Embedded {
         self.inner.status()
     }
 
-    /// Requests from the leader that this voter is admitted, after a reboot in the place of the lost voter of the same host,
-    /// or of the one on the host `replaces`. Returns when it votes. To call it again does no harm.
+    /// Requests from the leader that this voter is admitted, after a reboot in the place of the lost voter of the same
+    /// host, or of the one on the host `replaces`. Returns when it votes. To call it again does no harm.
     ///
     /// # Errors
     /// Returns [`ConsensusError::Unavailable`] if no leader answers, and [`ConsensusError::Refused`] if no voter can be
@@ -187,18 +200,19 @@ impl Embedded {
         self.inner.admit_at(new, None).await
     }
 
-    /// Replaces the voter of a lost host by a running one on another host, as the leader. A voter that is replaced cannot
-    /// return under its identifier.
+    /// Replaces the voter of a lost host by a running one on another host, as the leader. A voter that is replaced
+    /// cannot return under its identifier.
     ///
     /// # Errors
     /// Returns [`ConsensusError::Unavailable`] if this voter does not lead, or if the new voter or a majority does not
-    /// answer: the caller calls again. Returns [`ConsensusError::Refused`] if the host has no voter, or if the new host has
-    /// one.
+    /// answer: the caller calls again. Returns [`ConsensusError::Refused`] if the host has no voter, or if the new host
+    /// has one.
     pub async fn replace_voter(&self, lost: &NodeId, new: &VoterAddress) -> Result<(), ConsensusError> {
         self.inner.admit_at(new, Some(lost)).await
     }
 
-    /// Stops the voter and waits until its store is closed. It does not resign: other voters notice after the leader's lease.
+    /// Stops the voter and waits until its store is closed. It does not resign: other voters notice after the leader's
+    /// lease.
     pub async fn shutdown(&self) {
         self.life.tasks.iter().for_each(AbortHandle::abort);
         self.inner.close().await;
@@ -226,7 +240,13 @@ impl Consensus for Embedded {
         };
         let info = ConsensusInfo::new("embedded", statement(voters));
         let info = info.with_voters(u32::try_from(voters).unwrap_or(u32::MAX));
-        if voters > 1 { info.with_failover(self.inner.config.settings.failover()) } else { info }
+        let settings = &self.inner.config.settings;
+        let witness = self.inner.config.listed.iter().chain(self.inner.members().values()).any(|place| place.witness);
+        match (voters, witness) {
+            (..=1, _) => info,
+            (_, false) => info.with_failover(settings.failover()),
+            (_, true) => info.with_failover(settings.failover_with_witness()),
+        }
     }
 
     async fn campaign(&self, candidate: &Candidate) -> Result<Epoch, ConsensusError> {
@@ -273,7 +293,8 @@ impl Inner {
             if let Some(reason) = self.stopped() {
                 return Err(ConsensusError::Unavailable(reason));
             }
-            if !self.is_member() {
+            // A voter that was replaced while it was cut off still believes that it votes.
+            if !self.is_member() || self.leaderless() > self.config.settings.silence() {
                 return calls::watch(&self.links, &self.others(), after).await;
             }
             // Looks again from time to time: a voter that stops, or is replaced, has no more changes.

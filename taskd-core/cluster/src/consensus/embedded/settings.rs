@@ -5,9 +5,9 @@ use std::time::Duration;
 
 /// The times of the embedded engine: all of them follow from three.
 ///
-/// Raft requires that a message travels much faster than an election timeout lasts (Ongaro and Ousterhout, "In Search of an
-/// Understandable Consensus Algorithm", section 5.6). `heartbeat * 3 <= election_min` keeps a leader that loses two
-/// heartbeats in a row; `election_min < election_max` spreads the voters, so that one of them stands first.
+/// Raft requires that a message travels much faster than an election timeout lasts (Ongaro and Ousterhout, "In Search
+/// of an Understandable Consensus Algorithm", section 5.6). `heartbeat * 3 <= election_min` keeps a leader that loses
+/// two heartbeats in a row; `election_min < election_max` spreads the voters, so that one of them stands first.
 ///
 /// All voters of a job use the same settings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -21,9 +21,9 @@ pub struct EmbeddedSettings {
 pub const ELECTION_MAX: Duration = Duration::from_secs(600);
 
 impl EmbeddedSettings {
-    /// Creates settings. `heartbeat` is the interval at which the leader sends to the other voters; a voter stands for leader
-    /// when it has heard nothing for `election_max` (the leader's lease) plus its own time between `election_min` and
-    /// `election_max`. A fraction of a millisecond is dropped.
+    /// Creates settings. `heartbeat` is the interval at which the leader sends to the other voters; a voter stands for
+    /// leader when it has heard nothing for `election_max` (the leader's lease) plus its own time between
+    /// `election_min` and `election_max`. A fraction of a millisecond is dropped.
     ///
     /// # Errors
     /// Returns [`ConsensusError::Refused`] unless 1 ms <= `heartbeat`, `heartbeat * 3 <= election_min`,
@@ -56,7 +56,8 @@ impl EmbeddedSettings {
         Ok(EmbeddedSettings { heartbeat, election_min, election_max })
     }
 
-    /// Interval at which the leader sends to the other voters; default 100 ms. A replication request is repeated after it.
+    /// Interval at which the leader sends to the other voters; default 100 ms. A replication request is repeated after
+    /// it.
     #[must_use]
     pub fn heartbeat(&self) -> Duration {
         self.heartbeat
@@ -68,18 +69,26 @@ impl EmbeddedSettings {
         self.election_min
     }
 
-    /// Longest election timeout, which is the leader's lease too; default 800 ms. A voter refuses to vote for another leader
-    /// for this time after it heard from the present one.
+    /// Longest election timeout, which is the leader's lease too; default 800 ms. A voter refuses to vote for another
+    /// leader for this time after it heard from the present one.
     #[must_use]
     pub fn election_max(&self) -> Duration {
         self.election_max
     }
 
-    /// Longest time from the loss of a leader to the next one: its lease, one election timeout, a second one when the first
-    /// voter that stood has an older log than another, and twice the engine's tick, which is 1.5 heartbeats. 2.7 s by default.
+    /// Longest time from the loss of a leader to the next one: its lease, one election timeout, a second one when the
+    /// first voter that stood has an older log than another, and twice the engine's tick, which is 1.5 heartbeats. 2.7
+    /// s by default.
     #[must_use]
     pub fn failover(&self) -> Duration {
         self.election_max * 3 + self.heartbeat * 3
+    }
+
+    /// As [`failover`](EmbeddedSettings::failover), in a job with a witness: the witness can be the only one with the
+    /// whole log. It stands after a silence of four election timeouts, is elected, and hands over. 8.6 s by default.
+    #[must_use]
+    pub fn failover_with_witness(&self) -> Duration {
+        self.silence() + self.failover() * 2
     }
 
     /// Time limit of `confirm`, `compare_and_set`, `read` and `resign`: a call that starts as the leader is lost still
@@ -102,7 +111,8 @@ impl EmbeddedSettings {
         self.election_max * 20
     }
 
-    /// A voter that does not campaign stands for leader only after this silence: it may be the only one with the whole log.
+    /// A voter that does not campaign stands for leader only after this silence: it may be the only one with the whole
+    /// log.
     pub(super) fn silence(&self) -> Duration {
         self.election_max * 4
     }

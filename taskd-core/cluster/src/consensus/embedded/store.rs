@@ -1,7 +1,7 @@
 //! The log of a voter: in memory for reading, and on a disk through one thread that writes.
 //!
-//! A write of the engine waits for the disk on that thread, so that a slow `fsync` delays the voter and not the process. The
-//! log has few entries, because a snapshot is one record: they all fit into memory.
+//! A write of the engine waits for the disk on that thread, so that a slow `fsync` delays the voter and not the
+//! process. The log has few entries, because a snapshot is one record: they all fit into memory.
 
 use super::disk::{self, Contents, Disk, DiskError};
 use super::machine::StoredSnapshot;
@@ -75,7 +75,8 @@ pub(super) fn open(dir: &Path, job: &str, boot: &str) -> Result<Opened, DiskErro
     let (Disk { database, identity, discarded }, contents) = disk::open(dir, job, boot)?;
     let Contents { mut vote, committed, purged, log, snapshot } = contents;
     if let Some(vote) = &mut vote {
-        // The engine would resume its former leadership at once. The manager was the former process: this one stands again.
+        // The engine would resume its former leadership at once. The manager was the former process: this one stands
+        // again.
         vote.committed &= vote.leader_id.node_id != identity.voter;
     }
     let (jobs, queue) = mpsc::channel();

@@ -1,8 +1,8 @@
 //! Voters that come back after a reboot.
 
-use super::world::{World, eventually, value, write};
+use super::world::{World, eventually, host, value, write};
 use crate::consensus::embedded::Membership;
-use crate::consensus::{Consensus, ConsensusError};
+use crate::consensus::{Consensus, ConsensusError, Version};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
 async fn rebooted_voter_votes_only_after_admission() {
@@ -49,4 +49,33 @@ async fn rebooted_first_voter_forms_no_second_job() {
     eventually("it votes", || first.status().membership == Membership::Voter).await;
     manager.confirm(epoch).await.expect("in force");
     assert_eq!(value(&first).await, "kept");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn second_voter_of_a_host_is_refused_while_the_first_answers() {
+    let mut world = World::new(3, 2);
+    world.places[4].host = host(3);
+    let mut world = world.start_all().await;
+    let (_, epoch) = world.elect(&[0]).await;
+    world.kill(2).await;
+    let spare = world.start(3, "boot-1").await;
+    let unnamed = spare.request_admission(None).await.expect_err("no voter to replace").to_string();
+    assert!(unnamed.contains("node host-3 has had no voter: name the lost voter"), "{unnamed}");
+    let unknown = spare.request_admission(Some(&host(9))).await.expect_err("unknown").to_string();
+    assert!(unknown.contains("node host-9 has no voter to replace"), "{unknown}");
+    spare.request_admission(Some(&host(2))).await.expect("admitted");
+    let second = world.start(4, "boot-1").await;
+    let refused = second.request_admission(None).await.expect_err("the first answers").to_string();
+    assert!(refused.contains("still answers"), "{refused}");
+    world.kill(3).await;
+    second.request_admission(None).await.expect("admitted in the place of the lost one");
+    world.engine(0).confirm(epoch).await.expect("in force");
+
+    // The first voter of host-2 returns with its store: it was replaced, and disturbs nothing.
+    let returned = world.start(2, "boot-1").await;
+    eventually("it hears no leader", || returned.inner.leaderless() > world.settings.silence()).await;
+    world.engine(0).confirm(epoch).await.expect("in force");
+    write(&world.engine(0), epoch, "news").await;
+    let version = world.engine(0).read().await.expect("read").version;
+    assert_eq!(returned.watch(Version(version.0 - 1)).await.expect("through another voter").version, version);
 }

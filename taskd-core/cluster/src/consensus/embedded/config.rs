@@ -36,7 +36,7 @@ impl VoterAddress {
 
     /// Makes the voter a witness.
     #[must_use]
-    pub fn as_witness(mut self) -> VoterAddress {
+    pub fn with_witness(mut self) -> VoterAddress {
         self.witness = true;
         self
     }

@@ -57,6 +57,7 @@ impl Links {
         let opened = self.connect.connect(address);
         let channel = opened.map_err(|error| Status::invalid_argument(error.to_string()))?;
         if channels.len() >= CHANNELS_MAX {
+            tracing::debug!("{CHANNELS_MAX} channels to voters are open: all are opened again when they are used");
             channels.clear();
         }
         channels.insert(address.to_owned(), channel.clone());

@@ -224,8 +224,8 @@ fn statement(voters: usize) -> String {
     match voters.saturating_sub(1) / 2 {
         0 => "one voter: when its host is lost, the job has no manager until it is started again".into(),
         lost => format!(
-            "{voters} voters: the job survives the loss of {lost} of their hosts at once, and of more if lost voters are \
-             replaced in between; without {} voters no manager is elected, and no state of the job changes",
+            "{voters} voters: the job survives the loss of {lost} of their hosts at once, and of more if lost voters \
+             are replaced in between; without {} voters no manager is elected, and no state of the job changes",
             voters / 2 + 1
         ),
     }

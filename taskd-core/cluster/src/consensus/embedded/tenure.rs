@@ -58,8 +58,11 @@ impl Inner {
             }
             let settings = &self.config.settings;
             tokio::select! {
-                changed = server.changed() => if changed.is_err() { sleep(settings.heartbeat()).await },
-                changed = record.changed() => if changed.is_err() { sleep(settings.heartbeat()).await },
+                changed = server.changed() => if changed.is_err() {
+                    return Err(ConsensusError::Unavailable("this voter has stopped".into()));
+                },
+                // The record lives as long as this voter.
+                Ok(()) = record.changed() => {}
                 () = sleep(settings.election_min()) => {}
             }
         }

@@ -90,7 +90,7 @@ async fn dropped_campaign_leaves_no_manager() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
 async fn witness_passes_the_log_on_and_never_manages() {
     let mut world = World::new(3, 0);
-    world.places[2] = world.places[2].clone().as_witness();
+    world.places[2] = world.places[2].clone().with_witness();
     for index in 0..3 {
         world.start(index, "boot-1").await;
     }
@@ -152,6 +152,6 @@ async fn impossible_lists_and_used_directories_are_refused() {
     assert!(twice.contains("the same host"), "{twice}");
     let elsewhere = refused(place(0, 9), vec![place(0, 1), place(1, 2), place(2, 3)]).await;
     assert!(elsewhere.contains("the list has node host-0 at 127.0.0.1:1"), "{elsewhere}");
-    let witness = refused(place(0, 1).as_witness(), vec![place(0, 1).as_witness(), place(1, 2), place(2, 3)]).await;
+    let witness = refused(place(0, 1).with_witness(), vec![place(0, 1).with_witness(), place(1, 2), place(2, 3)]).await;
     assert!(witness.contains("cannot be a witness"), "{witness}");
 }

@@ -22,7 +22,7 @@ fn show(what: &str, mut times: Vec<Duration>) {
 #[ignore = "measures"]
 async fn figures_of_failover_and_writes() {
     let mut failovers = Vec::new();
-    let mut world = World::new(3, 0).as_in_production().start_all().await;
+    let mut world = World::new(3, 0).in_production().start_all().await;
     let (mut manager, mut epoch) = world.elect(&[0, 1, 2]).await;
     for run in 0..20 {
         write(&world.engine(manager), epoch, &run.to_string()).await;

@@ -158,7 +158,7 @@ impl World {
     }
 
     /// Puts the stores on the disk, and sets the default times.
-    pub(super) fn as_in_production(mut self) -> World {
+    pub(super) fn in_production(mut self) -> World {
         self.dir = tempfile::tempdir().expect("directory");
         self.settings = EmbeddedSettings::default();
         self

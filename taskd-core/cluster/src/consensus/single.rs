@@ -17,8 +17,8 @@ pub struct Single {
 }
 
 impl Single {
-    /// Creates the record of a job, whose epochs are greater than `after`. No earlier manager of the job may have had a
-    /// greater epoch: a process that may be started again passes its start time.
+    /// Creates the record of a job. Every epoch will be greater than `after`. No earlier manager of the job may have had
+    /// a greater one: a process that may be started again passes its start time.
     #[must_use]
     pub fn new(after: Epoch) -> Single {
         Single { record: Arc::new(watch::Sender::new(Record::new().with_manager(after, None))) }

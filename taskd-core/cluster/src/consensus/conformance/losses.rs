@@ -101,7 +101,10 @@ pub(super) async fn cut(s: &mut Session<'_>, cut: Option<&Cut<'_>>) {
 async fn without_majority(s: &mut Session<'_>, epoch: Epoch, version: Version, newest: Version) {
     let within = s.limits.limit + s.limits.slack;
     let handle = s.handle(1);
-    match timeout(within, handle.read()).await {
+    let write = handle.compare_and_set(epoch, version, Bytes::from_static(b"wrong"));
+    let (read, confirmed, written) =
+        tokio::join!(timeout(within, handle.read()), timeout(within, handle.confirm(epoch)), timeout(within, write));
+    match read {
         Ok(Err(ConsensusError::Unavailable(_))) => {}
         Ok(Ok(record)) if record.version < newest => {
             let found = record.version;
@@ -111,11 +114,10 @@ async fn without_majority(s: &mut Session<'_>, epoch: Epoch, version: Version, n
         Ok(other) => s.broken(READ_UNAVAILABLE, format!("`read` without a majority returned {other:?}")),
         Err(_) => s.broken(READ_UNAVAILABLE, format!("`read` without a majority did not return within {within:?}")),
     }
-    if let Ok(Ok(())) = timeout(within, handle.confirm(epoch)).await {
+    if let Ok(Ok(())) = confirmed {
         s.broken(MAJORITY_ONLY, format!("`confirm` of epoch {epoch} returned `Ok` without a majority"));
     }
-    let write = handle.compare_and_set(epoch, version, Bytes::from_static(b"wrong"));
-    if let Ok(Ok(version)) = timeout(within, write).await {
+    if let Ok(Ok(version)) = written {
         s.broken(MAJORITY_ONLY, format!("`compare_and_set` returned version {version} without a majority"));
     }
 }

@@ -45,7 +45,7 @@ clauses! { "consensus":
     WATCH_CANCEL_SAFE = "a dropped `watch` has taken nothing";
     RESIGN_ENDS = "`resign` ends the epoch at once";
     RESIGN_OLD_IS_FINE = "resigning an epoch that is not in force is no error, and ends no other epoch";
-    DROP_BREAKS_NOTHING = "a call whose future was dropped breaks no later call";
+    DROP_BREAKS_NOTHING = "a call that was dropped breaks no later call";
     CALLS_AT_ONCE = "calls made concurrently do their work, and wait for no `campaign` and no `watch`";
 }
 
@@ -128,7 +128,7 @@ impl<'a> ConsensusSuite<'a> {
         self
     }
 
-    /// Sets the time that is added to every time that the engine states, for a machine that is overloaded (default: 2 s).
+    /// Sets the time that is added to every time that the engine states, for an overloaded machine (default: 2 s).
     #[must_use]
     pub fn with_slack(mut self, slack: Duration) -> Self {
         self.limits.slack = slack;
@@ -149,7 +149,7 @@ impl<'a> ConsensusSuite<'a> {
     /// Returns one [`Violation`] for each clause of the contract that the engine broke, in the order of the contract.
     pub async fn check(self) -> Result<Report, Vec<Violation>> {
         let mut session = Session::open(&*self.make, self.limits, self.verdict).await;
-        // An engine whose calls wait for each other would break every other clause too.
+        // An engine with calls that wait for each other would break every other clause too.
         if calls::at_once(&mut session).await {
             office::check(&mut session).await;
             writes::check(&mut session).await;

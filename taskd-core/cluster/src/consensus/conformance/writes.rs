@@ -1,4 +1,4 @@
-//! Clauses about the record: who may write it, and that everything written is read.
+//! Clauses about the record: a write needs the epoch and the version, and everything written is read.
 
 use super::session::{HOSTS, Session};
 use super::{

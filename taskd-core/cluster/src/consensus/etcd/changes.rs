@@ -15,11 +15,11 @@ use tonic::{Request, Streaming};
 /// Requests that can wait in the stream to etcd: the watch, and the question for progress.
 const REQUESTS: usize = 2;
 
-/// Waits until one of the job's keys has changed at revision `from` or later. Also returns if this revision is compacted
-/// away: the caller reads the keys again.
+/// Waits until one of the job's keys has changed at revision `from` or later. Also returns if this revision is
+/// compacted away: the caller reads the keys again.
 ///
-/// The stream is silent without changes. After the pool's time limit the endpoint is asked for its progress, and one that
-/// does not answer this within the limit has failed. An endpoint without a leader ends the stream.
+/// The stream is silent without changes. After half of the pool's time limit the endpoint is asked for its progress,
+/// and one that does not answer this in the other half has failed. An endpoint without a leader ends the stream.
 pub(super) async fn changed(pool: &Pool, keys: &Keys, from: i64) -> Result<(), ConsensusError> {
     let (at, uri, channel) = pool.preferred()?;
     let (requests, stream) = mpsc::channel(REQUESTS);
@@ -34,16 +34,17 @@ pub(super) async fn changed(pool: &Pool, keys: &Keys, from: i64) -> Result<(), C
     let mut call = Request::new(ReceiverStream::new(stream));
     call.metadata_mut().insert("hasleader", MetadataValue::from_static("true"));
     let mut client = WatchClient::new(channel);
-    let silent = || failed(&format!("no answer within {:?}", pool.limit));
-    let opened = timeout(pool.limit, client.watch(call)).await.map_err(|_| silent())?;
+    let half = pool.limit / 2;
+    let silent = || failed(&format!("no answer within {half:?}"));
+    let opened = timeout(half, client.watch(call)).await.map_err(|_| silent())?;
     let mut answers = opened.map_err(|status| failed(&reason(&status)))?.into_inner();
     loop {
-        let answer = match timeout(pool.limit, next(&mut answers)).await {
+        let answer = match timeout(half, next(&mut answers)).await {
             Ok(answer) => answer,
             Err(_) => {
                 let progress = RequestUnion::ProgressRequest(pb::WatchProgressRequest {});
                 requests.send(request(progress)).await.map_err(closed)?;
-                timeout(pool.limit, next(&mut answers)).await.map_err(|_| silent())?
+                timeout(half, next(&mut answers)).await.map_err(|_| silent())?
             }
         };
         let answer = answer.map_err(|why| failed(&why))?;

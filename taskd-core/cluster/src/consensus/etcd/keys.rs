@@ -1,4 +1,4 @@
-//! The keys of a job, what they say, and the transactions that change them.
+//! The keys of a job, their meaning, and the transactions that change them.
 //!
 //! ```text
 //! /taskd/JOB/manager   the candidate in office, attached to its lease: the epoch is the key's create revision
@@ -7,10 +7,10 @@
 //! ```
 //!
 //! # Version
-//! etcd's revisions rise with every change of any key, so the greatest revision of these keys rises with every change of
-//! the record but one: etcd deletes the manager's key when its lease ends, and a key that is gone has no revision. The
-//! version is therefore twice the greatest revision, plus 1 if there is no manager: the end of a manager makes it odd, and
-//! the next change, which has a greater revision, raises it again.
+//! etcd's revisions rise with every change of any key, so the greatest revision of these keys rises with every change
+//! of the record but one: etcd deletes the manager's key when its lease ends, and a key that is gone has no revision.
+//! The version is therefore twice the greatest revision, plus 1 if there is no manager: the end of a manager makes it
+//! odd, and the next change, which has a greater revision, raises it again.
 
 use super::proto::etcdserverpb as pb;
 use super::proto::mvccpb::KeyValue;
@@ -36,7 +36,8 @@ impl Keys {
         Keys { manager: key("manager"), epoch: key("epoch"), record: key("record"), range }
     }
 
-    /// Returns the requests that read all keys; without the record's value, which can be long, if only its version counts.
+    /// Returns the requests that read all keys; without the record's value, which can be long, if only its version
+    /// counts.
     fn all(&self, with_value: bool) -> Vec<pb::RequestOp> {
         let get = |key: &Bytes, keys_only| pb::RangeRequest { key: key.clone(), keys_only, ..Default::default() };
         let ranges = [get(&self.manager, false), get(&self.epoch, false), get(&self.record, !with_value)];
@@ -197,7 +198,46 @@ impl State {
 fn foreign(key: &Bytes, revision: i64) -> ConsensusError {
     let key = String::from_utf8_lossy(key);
     ConsensusError::Refused(format!(
-        "etcd: no campaign has written the key {key} of revision {revision}: find the program that writes it, and delete \
-         the key (etcdctl del {key}), so that a candidate can become the manager"
+        "etcd: no campaign has written the key {key} of revision {revision}: find the program that writes it, and \
+         delete the key (etcdctl del {key}), so that a candidate can become the manager"
     ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn found(keys: [i64; 3]) -> State {
+        let key = |revision: i64| {
+            let kv = KeyValue { create_revision: revision, mod_revision: revision, ..Default::default() };
+            Some(kv).filter(|_| revision > 0)
+        };
+        let [manager, epoch, record] = keys.map(key);
+        State { revision: 0, manager, epoch, record }
+    }
+
+    #[test]
+    fn version_rises_with_every_change_also_with_the_end_of_a_manager() {
+        // Revisions of the manager's key, of the epoch's and of the record's; other jobs take revisions in between.
+        let changes =
+            [[0, 0, 0], [5, 5, 0], [0, 5, 0], [6, 6, 0], [6, 6, 7], [6, 6, 9], [0, 6, 9], [10, 10, 9], [0, 10, 9]];
+        let versions = changes.map(|keys| found(keys).version().0);
+        assert_eq!(versions, [0, 10, 11, 12, 14, 18, 19, 20, 21]);
+    }
+
+    #[test]
+    fn write_expects_a_version_that_the_record_can_have_in_the_epoch() {
+        let keys = Keys::new("job");
+        let expects = |epoch, expected| {
+            let transaction = keys.write(Epoch(epoch), Version(expected), Bytes::new());
+            let record = transaction.compare.last().unwrap().clone();
+            (record.result(), record.target_union)
+        };
+        let modified = |revision| Some(TargetUnion::ModRevision(revision));
+        assert_eq!(expects(6, 12), (CompareResult::Less, modified(6)), "nothing written in the epoch");
+        assert_eq!(expects(6, 18), (CompareResult::Equal, modified(9)));
+        for never in [0, 10, 11, 13, 19, u64::MAX] {
+            assert_eq!(expects(6, never), (CompareResult::Less, modified(0)), "version {never}");
+        }
+    }
 }

@@ -24,15 +24,17 @@ use std::time::Duration;
 use tokio::time::sleep;
 use tonic::{Code, Response};
 
-/// Time that a failover takes beyond the lease: etcd looks for ended leases every 500 ms and deletes their keys through
-/// its log; the next candidate then makes three requests.
-pub const TAKEOVER: Duration = Duration::from_secs(2);
+/// Time that a failover takes beyond the lease. If the lost host was also etcd's leader, etcd elects another one within
+/// two election timeouts, of 1 s by default; all leases begin again then, and last one election timeout longer. etcd
+/// looks for ended leases every 500 ms, and the next candidate makes three requests.
+pub const TAKEOVER: Duration = Duration::from_secs(4);
 
-/// A job's record in etcd. The manager holds a key with a lease, and the revision at which etcd created the key is the
-/// epoch. Clones share one handle; a task keeps its lease alive until the last clone is dropped, which ends the epoch of
-/// its manager.
+/// A job's record in an etcd from version 3.4 on. The manager holds a key with a lease, and the revision at which etcd
+/// created the key is the epoch. Clones share one handle; a task keeps its lease alive until the last clone is dropped,
+/// which ends the epoch of its manager.
 ///
-/// The keys are below `/taskd/JOB/`. They stay after the job: `etcdctl del --prefix /taskd/JOB/` removes them.
+/// The keys are below `/taskd/JOB/`. They stay after the job: `etcdctl del --prefix /taskd/JOB/` removes them. If
+/// another program has written the manager's key, `read`, `watch` and `campaign` return an error that names the key.
 ///
 /// A call asks one endpoint after the other within the [time limit](EtcdSettings::with_limit). `compare_and_set` is not
 /// repeated once a server may have received it.
@@ -142,7 +144,7 @@ impl Etcd {
             state.candidate()?;
             if manager.lease == 0 {
                 let key = String::from_utf8_lossy(&manager.key);
-                tracing::warn!(%key, "another program has overwritten the manager's key: it does not end with its manager");
+                tracing::warn!(%key, "another program has overwritten the manager's key: it outlives its manager");
             }
             changes::changed(&self.inner.pool, &self.inner.keys, state.revision.saturating_add(1)).await?;
         }
@@ -161,7 +163,7 @@ impl Etcd {
         if answer.succeeded {
             return Ok(Some((Epoch(number(revision_of(&answer))), lease)));
         }
-        // An earlier attempt of this call, whose answer was lost, may have been the one that succeeded.
+        // An earlier attempt of this call that got no answer may have been the one that succeeded.
         let state = self.inner.keys.state(answer);
         let own = state.manager.as_ref().is_some_and(|manager| manager.lease == lease.id);
         Ok(state.in_force().filter(|_| own).map(|epoch| (epoch, lease)))
@@ -174,7 +176,9 @@ impl Consensus for Etcd {
         let lease = Duration::from_secs(self.inner.granted.load(Relaxed));
         let statement = "the record is in etcd: the job survives the loss of any host as long as a majority of etcd's \
                          members and one candidate are left";
-        ConsensusInfo::new("etcd", statement).with_failover(lease.saturating_add(TAKEOVER))
+        // The standby's endpoint may have been lost with the manager: the standby notices this within its limit.
+        let longest = lease.max(self.inner.pool.limit).saturating_add(TAKEOVER);
+        ConsensusInfo::new("etcd", statement).with_failover(longest)
     }
 
     async fn campaign(&self, candidate: &Candidate) -> Result<Epoch, ConsensusError> {

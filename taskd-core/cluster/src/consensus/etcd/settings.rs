@@ -30,15 +30,15 @@ pub struct EtcdSettings {
 }
 
 impl EtcdSettings {
-    /// Creates settings for a job, whose name must be unique among the jobs that use these servers, and the URIs at which
-    /// etcd's members serve clients, such as `http://10.0.0.1:2379`.
+    /// Creates settings for a job, which needs a name of its own among the jobs that use these servers, and the URIs at
+    /// which etcd's members serve clients, such as `http://10.0.0.1:2379`.
     pub fn new<E: Into<String>>(job: impl Into<Name>, endpoints: impl IntoIterator<Item = E>) -> EtcdSettings {
         EtcdSettings {
             job: job.into(),
             endpoints: endpoints.into_iter().map(Into::into).collect(),
             lease: LEASE_DEFAULT,
             limit: LIMIT_DEFAULT,
-            channels: Arc::new(|uri: &str| Ok(plain(uri)?)),
+            channels: Arc::new(plain),
         }
     }
 
@@ -51,8 +51,8 @@ impl EtcdSettings {
         self
     }
 
-    /// Sets the time limit of one call over all endpoints (default: [`LIMIT_DEFAULT`]). Each endpoint gets an equal share
-    /// before the next one is asked.
+    /// Sets the time limit of one call over all endpoints (default: [`LIMIT_DEFAULT`]). Each endpoint gets an equal
+    /// share before the next one is asked.
     #[must_use]
     pub fn with_limit(mut self, limit: Duration) -> EtcdSettings {
         self.limit = limit;
@@ -60,8 +60,8 @@ impl EtcdSettings {
     }
 
     /// Sets the function that makes the channel to an endpoint from its URI, for example with TLS
-    /// ([`Endpoint::connect_with_connector_lazy`]). It must return at once, and the channel must connect lazily. Without
-    /// it, endpoints are connected by TCP, without TLS.
+    /// ([`Endpoint::connect_with_connector_lazy`]) and the certificate by which etcd knows the client. It must return
+    /// at once, and the channel must connect lazily. Without it, endpoints are connected by TCP, without TLS.
     #[must_use]
     pub fn with_channels<F>(mut self, channels: F) -> EtcdSettings
     where

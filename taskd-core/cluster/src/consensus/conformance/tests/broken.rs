@@ -14,7 +14,7 @@ use tokio::time::sleep;
 
 /// Time after which an engine ends an epoch too early or too late: close to the failover of the engine inside.
 const LATE: Duration = Duration::from_secs(9);
-/// Epochs of an engine whose epochs fall are subtracted from this one.
+/// An engine with falling epochs subtracts them from this one.
 const GREATEST: u64 = 1_000_000;
 
 /// What all hosts of a broken engine share.

@@ -1,4 +1,4 @@
-//! An engine in memory whose managers have leases, on hosts that can be killed and cut off.
+//! An engine in memory that gives managers leases, on hosts that can be killed and cut off.
 
 use crate::consensus::{Candidate, Consensus, ConsensusError, ConsensusInfo, Epoch, Record, Single, Version};
 use async_trait::async_trait;

@@ -1,7 +1,7 @@
 //! What a voter is started with.
 
 use super::{Connect, EmbeddedSettings, TcpConnect};
-use crate::consensus::ConsensusError;
+use crate::consensus::{ConsensusError, Epoch};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 use std::fmt;
@@ -14,6 +14,9 @@ pub const VOTER_COUNTS: [usize; 3] = [1, 3, 5];
 
 /// Longest address of a voter, in bytes: a DNS name has 253 at most (RFC 1035), and the port follows.
 pub const ADDRESS_BYTES_MAX: usize = 300;
+
+/// Greatest number after which epochs can begin: far below the greatest epoch, and above every time in nanoseconds.
+pub const EPOCHS_AFTER_MAX: Epoch = Epoch(u64::MAX / 2);
 
 /// A voter's place: its host, and the address at which the other voters reach it. Voters run on hosts of different
 /// fault domains, such as racks, so that one fault ends one voter.
@@ -65,14 +68,15 @@ pub struct EmbeddedConfig {
     pub(super) settings: EmbeddedSettings,
     pub(super) boot: Option<String>,
     pub(super) connect: Arc<dyn Connect>,
+    pub(super) after: Epoch,
 }
 
 impl fmt::Debug for EmbeddedConfig {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { job, own, listed, dir, settings, boot, connect: _ } = self;
+        let Self { job, own, listed, dir, settings, boot, connect: _, after } = self;
         let mut text = f.debug_struct("EmbeddedConfig");
         text.field("job", job).field("own", own).field("listed", listed).field("dir", dir);
-        text.field("settings", settings).field("boot", boot).finish_non_exhaustive()
+        text.field("settings", settings).field("boot", boot).field("after", after).finish_non_exhaustive()
     }
 }
 
@@ -94,6 +98,7 @@ impl EmbeddedConfig {
             settings: EmbeddedSettings::default(),
             boot: None,
             connect: Arc::new(TcpConnect::default()),
+            after: Epoch(0),
         }
     }
 
@@ -108,6 +113,15 @@ impl EmbeddedConfig {
     #[must_use]
     pub fn with_connect(mut self, connect: impl Connect) -> EmbeddedConfig {
         self.connect = Arc::new(connect);
+        self
+    }
+
+    /// Sets a number that all epochs of this voter's candidates are greater than; 0 by default. If the hosts of all voters
+    /// are rebooted, the voters form a new job, and hosts that were not still know the epochs of the former one: the job
+    /// passes the time of its start, in seconds since 1970, and starts the voters again with a later one.
+    #[must_use]
+    pub fn with_epochs_after(mut self, after: Epoch) -> EmbeddedConfig {
+        self.after = after;
         self
     }
 
@@ -136,6 +150,10 @@ impl EmbeddedConfig {
         }
         if self.listed.first().is_some_and(|first| first.witness) {
             return refuse("the first voter forms the job and leads it at first: it cannot be a witness".into());
+        }
+        if self.after > EPOCHS_AFTER_MAX {
+            let text = format!("epochs cannot begin after {}, which is above {EPOCHS_AFTER_MAX}", self.after);
+            return Err(ConsensusError::Refused(text));
         }
         match self.listed.iter().find(|voter| voter.host == self.own.host) {
             Some(listed) if *listed != self.own => {

@@ -112,8 +112,9 @@ impl Office {
     /// Applies a command that was proposed by `leader`.
     fn apply(&mut self, leader: Leader, command: Command) -> Outcome {
         match command {
-            Command::Elect { candidate } => {
-                self.record.epoch.0 += 1;
+            Command::Elect { candidate, after } => {
+                // The configuration bounds `after` far below the greatest number.
+                self.record.epoch.0 = self.record.epoch.0.max(after.0).saturating_add(1);
                 self.record.manager = Some(candidate);
                 self.elected_by = Some(leader);
                 self.record.version.0 += 1;
@@ -231,7 +232,16 @@ mod tests {
 
     fn elect(office: &mut Office, leader: Leader) -> Outcome {
         let candidate = Candidate::new(NodeId("a".into()), "1", "a:1");
-        office.apply(leader, Command::Elect { candidate })
+        office.apply(leader, Command::Elect { candidate, after: Epoch(0) })
+    }
+
+    #[test]
+    fn epoch_is_greater_than_those_of_an_earlier_formation() {
+        let mut office = Office::default();
+        let candidate = Candidate::new(NodeId("a".into()), "1", "a:1");
+        let command = Command::Elect { candidate, after: Epoch(41) };
+        assert_eq!(office.apply(Leader::new(1, 7), command.clone()), Outcome::Elected(Epoch(42)));
+        assert_eq!(office.apply(Leader::new(2, 7), command), Outcome::Elected(Epoch(43)));
     }
 
     #[test]

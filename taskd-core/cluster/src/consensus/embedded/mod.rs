@@ -21,7 +21,7 @@
 //! # Formation
 //! The first listed voter starts the job when all listed voters have stated that they have no log. If one has a log,
 //! the job exists, and the first voter waits for admission like any other. If all hosts are rebooted at once, the
-//! record is lost with the processes that it described, and the voters form a new job.
+//! record is lost with the processes that it described, and the voters form a new job (see [`EmbeddedConfig::with_epochs_after`]).
 //!
 //! # Elections
 //! A voter stands while it campaigns or is the manager. A witness, and a voter that does not campaign, stands only
@@ -60,7 +60,7 @@ mod types;
 mod tests;
 
 pub use client::EmbeddedClient;
-pub use config::{ADDRESS_BYTES_MAX, EmbeddedConfig, VOTER_COUNTS, VoterAddress};
+pub use config::{ADDRESS_BYTES_MAX, EPOCHS_AFTER_MAX, EmbeddedConfig, VOTER_COUNTS, VoterAddress};
 pub use connect::{Connect, TcpConnect};
 pub use settings::{ELECTION_MAX, EmbeddedSettings};
 pub use status::{EmbeddedStatus, Membership};

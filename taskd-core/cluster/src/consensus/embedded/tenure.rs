@@ -76,7 +76,8 @@ impl Inner {
         if let Err(reason) = self.linearize().await {
             return Err(ConsensusError::Unavailable(reason.unwrap_or_else(|| "this voter no longer leads".into())));
         }
-        let (outcome, leader) = self.write(Command::Elect { candidate: candidate.clone() }).await?;
+        let (outcome, leader) =
+            self.write(Command::Elect { candidate: candidate.clone(), after: self.config.after }).await?;
         let Outcome::Elected(epoch) = outcome else {
             return Err(ConsensusError::Unavailable(format!("the campaign was answered with {outcome:?}")));
         };

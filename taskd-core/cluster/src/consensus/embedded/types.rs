@@ -30,8 +30,8 @@ pub(super) type Vote = openraft::Vote<u64>;
 /// One change of the record.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) enum Command {
-    /// The leader's candidate becomes the manager.
-    Elect { candidate: Candidate },
+    /// The leader's candidate becomes the manager, under an epoch greater than `after` and than all before.
+    Elect { candidate: Candidate, after: Epoch },
     /// Replaces the value, if the epoch and the version are as expected.
     Write { epoch: Epoch, expected: Version, value: Bytes },
     /// Ends the epoch, if it is in force.

@@ -116,9 +116,9 @@ impl EmbeddedConfig {
         self
     }
 
-    /// Sets a number that all epochs of this voter's candidates are greater than; 0 by default. If the hosts of all voters
-    /// are rebooted, the voters form a new job, and hosts that were not still know the epochs of the former one: the job
-    /// passes the time of its start, in seconds since 1970, and starts the voters again with a later one.
+    /// Sets a number that all epochs of this voter's candidates are greater than; 0 by default. Voters that form a job
+    /// again have forgotten its epochs, and other hosts have not: the job passes the time of its start, in seconds
+    /// since 1970.
     #[must_use]
     pub fn with_epochs_after(mut self, after: Epoch) -> EmbeddedConfig {
         self.after = after;

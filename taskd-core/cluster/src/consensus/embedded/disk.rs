@@ -14,6 +14,8 @@ use std::path::{Path, PathBuf};
 const FILE: &str = "voter.redb";
 /// Name of the last store that was discarded: one is kept, for an examination.
 const DISCARDED: &str = "voter.redb.discarded";
+/// Name of a store that is being created.
+const NEW: &str = "voter.redb.new";
 /// Version of what the tables contain.
 const FORMAT: u32 = 1;
 
@@ -28,6 +30,8 @@ pub(super) struct Identity {
     pub(super) voter: u64,
     /// Boot of the machine in which the store was created.
     boot: String,
+    /// True if a store was discarded before this one: the voter joins by admission only, and forms no job.
+    pub(super) rejoins: bool,
 }
 
 /// What a store contains when it is opened.
@@ -38,6 +42,12 @@ pub(super) struct Contents {
     pub(super) purged: Option<LogId>,
     pub(super) log: BTreeMap<u64, Entry>,
     pub(super) snapshot: Option<StoredSnapshot>,
+}
+
+impl Contents {
+    fn is_pristine(&self) -> bool {
+        self.log.is_empty() && self.purged.is_none() && self.snapshot.is_none()
+    }
 }
 
 /// An open store.
@@ -75,22 +85,33 @@ pub(super) fn open(dir: &Path, job: &str, boot: &str) -> Result<(Disk, Contents)
         move |source| DiskError::Io { action, path, source }
     };
     fs::create_dir_all(dir).map_err(io("creating the directory of"))?;
-    let mut discarded = None;
+    let (mut discarded, mut rejoins) = (None, false);
     if path.try_exists().map_err(io("looking for"))? {
         match read_guarded(&path) {
             Ok((_, identity, _)) if identity.job != job => return Err(DiskError::OtherJob(path, identity.job)),
             Ok((database, identity, contents)) if identity.boot == boot => {
                 return Ok((Disk { database, identity, discarded: None }, contents));
             }
-            Ok(_) => discarded = Some("the machine was booted again".to_owned()),
-            Err(DiskError::Damaged(reason)) => discarded = Some(reason),
+            Ok((_, identity, contents)) => {
+                // A voter that never had a log is as good as new.
+                rejoins = identity.rejoins || !contents.is_pristine();
+                discarded = Some("the machine was booted again".to_owned());
+            }
+            Err(DiskError::Damaged(reason)) => (discarded, rejoins) = (Some(reason), true),
             Err(error) => return Err(error),
         }
         fs::rename(&path, dir.join(DISCARDED)).map_err(io("renaming"))?;
     }
     let voter = random_id().map_err(io("choosing an identifier for"))?;
-    let identity = Identity { format: FORMAT, job: job.to_owned(), voter, boot: boot.to_owned() };
-    let database = create(&path, &identity).map_err(|error| DiskError::Engine(path.clone(), Box::new(error)))?;
+    let identity = Identity { format: FORMAT, job: job.to_owned(), voter, boot: boot.to_owned(), rejoins };
+    // Renamed when it is complete: a store that cannot be read was one that a voter used.
+    let new = dir.join(NEW);
+    match fs::remove_file(&new) {
+        Err(error) if error.kind() != ErrorKind::NotFound => return Err(io("removing an incomplete copy of")(error)),
+        _ => {}
+    }
+    let database = create(&new, &identity).map_err(|error| DiskError::Engine(new.clone(), Box::new(error)))?;
+    fs::rename(&new, &path).map_err(io("renaming"))?;
     File::open(dir).and_then(|dir| dir.sync_all()).map_err(io("flushing the directory of"))?;
     Ok((Disk { database, identity, discarded }, Contents::default()))
 }
@@ -126,7 +147,7 @@ fn read(path: &Path) -> Result<Read, DiskError> {
     let get = |key: &str| meta.get(key).map_err(|error| engine(error.into()));
     let identity: Identity = match get("identity")? {
         Some(bytes) => decode("identity", bytes.value())?,
-        None => return Err(damage("it has no identity: its creation was interrupted".into())),
+        None => return Err(damage("it has no identity".into())),
     };
     if identity.format != FORMAT {
         return Err(damage(format!("its tables have version {}, and {FORMAT} is read", identity.format)));

@@ -60,13 +60,22 @@ enum Answers {
 impl Inner {
     /// Forms the job if this is its first voter. Returns when this voter has a log, or when it waits for admission.
     pub(super) async fn form(&self) {
-        if !self.config.is_first() {
+        if !self.config.is_first() || self.store.has_log() {
+            return;
+        }
+        if self.rejoins {
+            let dir = self.config.dir.display();
+            let text =
+                format!("this voter had a log and waits for admission; for a new job, remove {dir} on all hosts");
+            tracing::warn!(host = %self.config.own.host, "{text}");
+            self.forming.send_replace(Some(text));
             return;
         }
         while !self.store.has_log() {
             let waits = match self.ask_listed().await {
                 Answers::Formed(voter) => {
-                    let text = format!("{voter} has a log: the job was formed, and this voter waits for admission");
+                    let text =
+                        format!("{voter} has or had a log: the job was formed, and this voter waits for admission");
                     tracing::warn!(host = %self.config.own.host, "{text}");
                     self.forming.send_replace(Some(text));
                     return;

@@ -35,6 +35,8 @@ pub(super) struct Inner {
     pub(super) links: Links,
     /// Reason for which the store of the former start was discarded.
     pub(super) discarded: Option<String>,
+    /// True if this voter joins by admission only.
+    pub(super) rejoins: bool,
     /// One change of the voters at a time.
     pub(super) admission: AsyncMutex<()>,
     /// What the formation of the job waits for.
@@ -82,11 +84,12 @@ pub(super) struct Parts {
     pub(super) machine: Machine,
     pub(super) links: Links,
     pub(super) discarded: Option<String>,
+    pub(super) rejoins: bool,
 }
 
 impl Inner {
     pub(super) fn new(parts: Parts) -> Inner {
-        let Parts { config, voter, raft, store, machine, links, discarded } = parts;
+        let Parts { config, voter, raft, store, machine, links, discarded, rejoins } = parts;
         let standing = Standing {
             waiting: 0,
             electing: 0,
@@ -104,6 +107,7 @@ impl Inner {
             machine,
             links,
             discarded,
+            rejoins,
             admission: AsyncMutex::default(),
             forming: watch::Sender::new(None),
             standing: Mutex::new(standing),

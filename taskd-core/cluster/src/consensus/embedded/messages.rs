@@ -20,7 +20,7 @@ pub(super) const MESSAGE_BYTES_MAX: usize = 8 << 20;
 pub(super) struct HelloAnswer {
     pub(super) voter: u64,
     pub(super) place: VoterAddress,
-    /// True if this voter has a log, so that the job was formed.
+    /// True if this voter has a log, or had one before a reboot, so that the job was formed.
     pub(super) initialised: bool,
     /// Milliseconds since this voter heard from a leader; 0 if it leads itself.
     pub(super) leaderless_ms: u64,

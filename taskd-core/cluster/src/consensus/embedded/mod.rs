@@ -19,9 +19,11 @@
 //! forgot its first vote, and the directory may be on a temporary file system.
 //!
 //! # Formation
-//! The first listed voter starts the job when all listed voters have stated that they have no log. If one has a log,
-//! the job exists, and the first voter waits for admission like any other. If all hosts are rebooted at once, the
-//! record is lost with the processes that it described, and the voters form a new job (see [`EmbeddedConfig::with_epochs_after`]).
+//! The first listed voter starts the job when all listed voters have stated that they have no log, and never had one.
+//! If one has, the job exists, and the first voter waits for admission like any other: the voters of the job can be
+//! others than the listed ones by now. If the hosts of a majority are rebooted, the record is lost with the processes that it
+//! described. The caller then removes the directories, and starts the voters again as a new job
+//! ([`EmbeddedConfig::with_epochs_after`]).
 //!
 //! # Elections
 //! A voter stands while it campaigns or is the manager. A witness, and a voter that does not campaign, stands only
@@ -135,7 +137,7 @@ impl Embedded {
         };
         let opened = tokio::task::spawn_blocking(open).await;
         let opened = opened.map_err(|error| ConsensusError::Refused(format!("the store cannot be opened: {error}")))?;
-        let store::Opened { store, voter, snapshot, discarded } =
+        let store::Opened { store, voter, rejoins, snapshot, discarded } =
             opened.map_err(|error| ConsensusError::Refused(error.to_string()))?;
         if let Some(reason) = &discarded {
             let host = &config.own.host;
@@ -146,7 +148,7 @@ impl Embedded {
         let links = links::Links::new(config.job.clone(), config.settings, Arc::clone(&config.connect));
         let stored = (store.clone(), machine.clone());
         let raft = formation::start_engine(&config, voter, links.clone(), stored).await?;
-        let inner = Arc::new(Inner::new(Parts { config, voter, raft, store, machine, links, discarded }));
+        let inner = Arc::new(Inner::new(Parts { config, voter, raft, store, machine, links, discarded, rejoins }));
         let [standing, asking, order, forming] = std::array::from_fn(|_| Arc::clone(&inner));
         let tasks = vec![
             tokio::spawn(async move { standing.keep_standing().await }).abort_handle(),

@@ -75,7 +75,7 @@ impl Voter for Handler {
     async fn hello(&self, request: Request<VoterRequest>) -> Answered {
         let _: () = decode(&self.take(request)?)?;
         let (voter, place) = (self.0.voter, self.0.config.own.clone());
-        let (initialised, leaderless_ms) = (self.0.store.has_log(), millis(self.0.leaderless()));
+        let (initialised, leaderless_ms) = (self.0.store.has_log() || self.0.rejoins, millis(self.0.leaderless()));
         answer(&HelloAnswer { voter, place, initialised, leaderless_ms })
     }
 

@@ -66,6 +66,7 @@ pub(super) struct LogStore {
 pub(super) struct Opened {
     pub(super) store: LogStore,
     pub(super) voter: u64,
+    pub(super) rejoins: bool,
     pub(super) snapshot: Option<StoredSnapshot>,
     pub(super) discarded: Option<String>,
 }
@@ -91,7 +92,7 @@ pub(super) fn open(dir: &Path, job: &str, boot: &str) -> Result<Opened, DiskErro
     thread.spawn(work).map_err(failed)?;
     let memory = Mutex::new(Memory { vote, committed, purged, log });
     let shared = Arc::new(Shared { memory, jobs: Mutex::new(Some(jobs)), closed });
-    Ok(Opened { store: LogStore { shared }, voter: identity.voter, snapshot, discarded })
+    Ok(Opened { store: LogStore { shared }, voter: identity.voter, rejoins: identity.rejoins, snapshot, discarded })
 }
 
 /// Writes until the store is closed. After an error the engine stops this voter.

@@ -79,3 +79,29 @@ async fn second_voter_of_a_host_is_refused_while_the_first_answers() {
     let version = world.engine(0).read().await.expect("read").version;
     assert_eq!(returned.watch(Version(version.0 - 1)).await.expect("through another voter").version, version);
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn listed_voters_that_were_all_rebooted_form_no_second_job() {
+    let mut world = World::started(3, 0).await;
+    let (_, epoch) = world.elect(&[0]).await;
+    write(&world.engine(0), epoch, "1").await;
+    eventually("all have the log", || (0..3).all(|index| world.engine(index).status().applied > Some(1))).await;
+    for index in 0..3 {
+        world.kill(index).await;
+    }
+    // The first has an empty directory, so that only the answers of the others show that the job was formed.
+    std::fs::remove_dir_all(world.store(0)).expect("removed");
+    for index in 0..3 {
+        world.start(index, "boot-2").await;
+    }
+    let first = world.engine(0);
+    eventually("it waits", || first.status().forming.is_some_and(|text| text.contains("has or had a log"))).await;
+    for index in 0..3 {
+        world.kill(index).await;
+        std::fs::remove_dir_all(world.store(index)).expect("removed");
+    }
+    for index in 0..3 {
+        world.start(index, "boot-2").await;
+    }
+    world.elect(&[0]).await;
+}

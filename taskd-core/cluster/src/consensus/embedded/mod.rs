@@ -21,8 +21,8 @@
 //! # Formation
 //! The first listed voter starts the job when all listed voters have stated that they have no log, and never had one.
 //! If one has, the job exists, and the first voter waits for admission like any other: the voters of the job can be
-//! others than the listed ones by now. If the hosts of a majority are rebooted, the record is lost with the processes that it
-//! described. The caller then removes the directories, and starts the voters again as a new job
+//! others than the listed ones by now. If the hosts of a majority are rebooted, the record is lost with the processes
+//! that it described. The caller then removes the directories, and starts the voters again as a new job
 //! ([`EmbeddedConfig::with_epochs_after`]).
 //!
 //! # Elections

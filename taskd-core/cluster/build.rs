@@ -3,8 +3,9 @@
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let include = "proto";
     println!("cargo::rerun-if-changed={include}");
-    let agents = protox::compile(["proto/taskd/cluster/v1/cluster.proto"], [include])?;
-    tonic_prost_build::configure().bytes(".").compile_fds(agents)?;
+    let own = ["proto/taskd/cluster/v1/cluster.proto", "proto/taskd/cluster/v1/voter.proto"];
+    let own = protox::compile(own, [include])?;
+    tonic_prost_build::configure().bytes(".").compile_fds(own)?;
     let etcd = protox::compile(["proto/etcd/rpc.proto"], [include])?;
     tonic_prost_build::configure().bytes(".").build_server(false).compile_fds(etcd)?;
     Ok(())

@@ -4,11 +4,13 @@
 
 #[cfg(feature = "test-util")]
 pub mod conformance;
+pub mod embedded;
 mod error;
 pub mod etcd;
 mod record;
 mod single;
 
+pub use embedded::{Embedded, EmbeddedClient, EmbeddedConfig, EmbeddedSettings, VoterAddress};
 pub use error::ConsensusError;
 pub use etcd::{Etcd, EtcdSettings};
 pub use record::{Candidate, ConsensusInfo, Epoch, RECORD_BYTES_MAX, Record, Version};

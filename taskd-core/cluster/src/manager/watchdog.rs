@@ -18,7 +18,8 @@ pub(super) async fn expect(manager: Arc<Inner>, hosts: BTreeSet<NodeId>, elected
     for host in hosts {
         let known = manager.lock().contains_key(&host);
         if !known {
-            let why = format!("{host} has not registered within {:.1} s of the manager's election", within.as_secs_f64());
+            let why =
+                format!("{host} has not registered within {:.1} s of the manager's election", within.as_secs_f64());
             tracing::error!(%host, %why, "a host is lost");
             manager.fleet.remove(&host, &why);
         }

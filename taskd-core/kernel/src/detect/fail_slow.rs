@@ -11,6 +11,7 @@ mod explain;
 mod figures;
 mod from_start;
 mod layout;
+mod second_look;
 mod stages;
 mod stats;
 mod track;

@@ -7,6 +7,7 @@
 use super::Series;
 use super::engine::LEARN_STEPS;
 use super::layout::Layout;
+use super::second_look::SecondLook;
 use super::stats::{median, quantile};
 use super::track::{Change, Limits, Track};
 use serde::{Deserialize, Serialize};
@@ -115,6 +116,8 @@ pub(super) struct Channel {
     pub(super) level: Vec<f32>,
     /// True for ranks that have been slow from the start.
     pub(super) from_start: Vec<bool>,
+    /// What is known until ranks that are slow from the start are sought again.
+    pub(super) second_look: SecondLook,
     /// Smoothed reference of the peers of each rank: of its pool and of its replica.
     pools_now: Vec<f32>,
     replicas_now: Vec<f32>,
@@ -134,6 +137,7 @@ impl Channel {
             has_saved: false,
             level: Vec::new(),
             from_start: Vec::new(),
+            second_look: SecondLook::default(),
             pools_now: Vec::new(),
             replicas_now: Vec::new(),
             job: Track::default(),
@@ -192,6 +196,7 @@ impl Channel {
                 if column.len() * 2 < self.tuning.learn { f32::NAN } else { median(&mut column) }
             })
             .collect();
+        self.begin_second_look(layout);
         self.find_slow_from_start(&rows, layout);
         self.learn_tracks(&rows, scratch, layout);
         self.is_learned = true;
@@ -217,6 +222,10 @@ impl Channel {
         self.pools = Track::learn(&pools, scratch.pools.len(), first, floor, |_| false);
         self.replicas = Track::learn(&replicas, scratch.replicas.len(), first, floor, is_slow);
         self.ranks = Track::learn(&ranks, layout.len(), first, floor, |rank| self.from_start[rank]);
+        let limits = self.limits(Level::Rank);
+        for rank in (0..layout.len()).filter(|rank| self.from_start[*rank]) {
+            self.ranks.suspect(rank, &limits);
+        }
         self.pools_now = vec![0.0; scratch.pools.len().max(1)];
         self.replicas_now = vec![0.0; scratch.replicas.len()];
     }
@@ -330,12 +339,16 @@ impl Channel {
         let is_whole = self.rows.len().checked_rem(ranks).unwrap_or(self.rows.len()) == 0;
         let tracks = [&self.job, &self.pools, &self.replicas, &self.ranks];
         let is_valid = !self.is_learned || tracks.iter().all(|track| track.is_sound());
-        self.tuning == Tuning::of(self.series) && learned == expected && is_whole && is_valid
+        self.tuning == Tuning::of(self.series)
+            && learned == expected
+            && is_whole
+            && is_valid
+            && self.second_look.is_sound(ranks)
     }
 }
 
 /// Subtracts the reference of these ranks from their values, and returns it; NaN if no rank has a value.
-fn remove(values: &mut [f32], picked: &mut Vec<f32>, ranks: &[u32], eighths: usize) -> f32 {
+pub(super) fn remove(values: &mut [f32], picked: &mut Vec<f32>, ranks: &[u32], eighths: usize) -> f32 {
     picked.clear();
     picked.extend(ranks.iter().map(|rank| values[*rank as usize]).filter(|value| value.is_finite()));
     let reference = quantile(picked, eighths);

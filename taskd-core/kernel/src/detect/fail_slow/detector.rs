@@ -17,7 +17,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
 const NAME: Name = Name::new("fail-slow");
-const SNAPSHOT_VERSION: u8 = 4;
+const SNAPSHOT_VERSION: u8 = 5;
 /// Maximum number of latest steps with a known begin. The onset of an older slow-down is the oldest known begin.
 const BEGINS_MAX: usize = 512;
 

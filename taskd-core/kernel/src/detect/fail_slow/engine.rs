@@ -173,6 +173,7 @@ impl FailSlow {
                 continue;
             }
             channel.test(number, &mut self.scratch, &self.scale, &self.waits, &self.layout, &mut changes);
+            channel.look_again(&self.scratch.values, &self.layout);
             for (level, unit, change) in changes.drain(..) {
                 match change {
                     track::Change::Shifted => self.examine(at, level, unit, rows, &mut found),

@@ -10,11 +10,11 @@ const SLOW_FROM_START: f32 = 0.085;
 /// The same in robust standard deviations of the peers.
 const SLOW_FROM_START_SIGMAS: f32 = 6.0;
 /// Minimum robust standard deviation of peers.
-const PEERS_SIGMA_MIN: f32 = 0.01;
+pub(super) const PEERS_SIGMA_MIN: f32 = 0.01;
 /// Minimum number of peers of a rank that is slow from the start.
-const SLOW_FROM_START_PEERS: usize = 6;
+pub(super) const SLOW_FROM_START_PEERS: usize = 6;
 /// One of this number of peers may be slow from the start; more are an uneven load.
-const SLOW_FROM_START_SHARE: usize = 6;
+pub(super) const SLOW_FROM_START_SHARE: usize = 6;
 
 impl Channel {
     /// Replaces the usual value of ranks that are slower than all their peers by the one of these peers.

@@ -1,4 +1,5 @@
 mod devices;
+mod from_start;
 mod links;
 mod transfers;
 

@@ -189,10 +189,9 @@ impl Track {
             self.outliers += if unit.is_outlier(z) { 1.0 } else { 0.0 };
             unit.follow(z, self.floor);
         }
-        let enough = ERRORS_PER_SHIFT * unit.sigma;
         let mut highest = 0.0_f32;
         for (k, shift) in SHIFTS.into_iter().enumerate().skip(self.first) {
-            if shift * shift * unit.seen < enough * enough {
+            if !unit.is_known(shift) {
                 continue;
             }
             let ratio = ((shift * z - shift * shift / 2.0) * inverse).clamp(-limits.cap, limits.cap);
@@ -263,6 +262,14 @@ impl Track {
         unit.sigma * (1.0 / precise(run.count).max(1.0) + MEDIAN_VARIANCE / unit.seen.max(1.0)).sqrt()
     }
 
+    /// Returns the value, limited to this number of standard deviations from the usual one.
+    #[inline]
+    pub(super) fn clip(&self, at: usize, value: f32, sigmas: f32) -> f32 {
+        let Some(unit) = self.units.get(at) else { return value };
+        let most = sigmas * unit.sigma;
+        unit.base + (value - unit.base).clamp(-most, most)
+    }
+
     pub(super) fn sigma(&self, at: usize) -> f32 {
         self.units.get(at).map_or(0.0, |unit| unit.sigma)
     }
@@ -271,6 +278,18 @@ impl Track {
     pub(super) fn blame(&mut self, at: usize, shift: f32) {
         if let Some(unit) = self.units.get_mut(at) {
             (unit.blamed, unit.back) = (shift.max(SHIFTS[0]), 0.0);
+        }
+    }
+
+    /// Marks a unit as suspicious: its usual value stays as it is while the next values confirm a shift.
+    pub(super) fn suspect(&mut self, at: usize, limits: &Limits) {
+        self.reset(at);
+        let first = self.first;
+        let Some(unit) = self.units.get_mut(at) else { return };
+        for (k, shift) in SHIFTS.into_iter().enumerate().skip(first) {
+            if unit.is_known(shift) {
+                unit.scores[k] = SUSPICIOUS * limits.threshold;
+            }
         }
     }
 
@@ -283,6 +302,13 @@ impl Track {
 }
 
 impl Unit {
+    /// Returns true if the usual value is known well enough to test this shift.
+    #[inline]
+    fn is_known(&self, shift: f32) -> bool {
+        let enough = ERRORS_PER_SHIFT * self.sigma;
+        shift * shift * self.seen >= enough * enough
+    }
+
     fn is_outlier(&self, z: f32) -> bool {
         z.abs() > OUTLIER * self.sigma
     }

@@ -1,4 +1,5 @@
-//! A PyTorch training on many hosts: `cluster manager` on one host, `cluster agent` on the others.
+//! A PyTorch training on many hosts: `cluster train` on every host, or `cluster manager` on one and `cluster agent` on the
+//! others.
 //!
 //! ```text
 //! cargo run --release -p taskd-cluster-example --example cluster -- manager --dir /tmp/a --address 10.0.0.1 \
@@ -7,7 +8,7 @@
 //! ```
 
 use std::process::ExitCode;
-use taskd_cluster_example::{Options, Role, manage, serve_agent};
+use taskd_cluster_example::{Options, Role, manage, serve_agent, train};
 use taskd_core::launch::guard;
 use taskd_examples::program;
 use taskd_pytorch::store;
@@ -20,6 +21,7 @@ fn main() -> ExitCode {
         "cluster",
         Box::pin(async move {
             match &options.role {
+                Role::Train(options) => train(options).await,
                 Role::Manager(options) => manage(options).await,
                 Role::Agent(options) => serve_agent(options).await,
             }

@@ -79,7 +79,7 @@ pub async fn serve_agent(options: &AgentOptions) -> Result<(), Failure> {
     let port = listener.local_addr()?.port();
     let peer = options.common.address.map_or(format!(":{port}"), |ip| SocketAddr::new(ip, port).to_string());
     let layer = InterceptorLayer::new(agent.security.require_token());
-    let server = tonic::transport::Server::builder().layer(layer);
+    let mut server = tonic::transport::Server::builder().layer(layer);
     let server = server.add_service(agent.forwarder.peer_service().into_server());
     let serving = server.serve_with_incoming(agent.security.incoming(listener, IncomingLimits::default())?);
     println!("agent         {}, {} slots, manager {}", agent.host, options.common.slots, options.manager.join(", "));

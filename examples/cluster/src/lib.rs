@@ -3,7 +3,9 @@
 mod agent;
 mod manager;
 mod options;
+mod train;
 
 pub use agent::{HostAgent, serve_agent};
 pub use manager::manage;
-pub use options::{AgentOptions, ManagerOptions, Options, Role};
+pub use options::{AgentOptions, ManagerOptions, Options, Role, TrainOptions};
+pub use train::train;

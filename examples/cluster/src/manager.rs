@@ -58,12 +58,14 @@ pub async fn manage(options: &ManagerOptions) -> Result<(), Failure> {
     agent_ended
 }
 
-/// Waits for the hosts, and runs the job.
-async fn run(options: &ManagerOptions, manager: &Manager) -> Result<JobReport, Failure> {
+/// Waits for the hosts, unless an earlier manager has started the job, and runs the job.
+pub(crate) async fn run(options: &ManagerOptions, manager: &Manager) -> Result<JobReport, Failure> {
+    let resume = manager.resume();
+    let needed = if resume.is_some() { 0 } else { options.hosts };
     let deadline = Instant::now() + Duration::from_secs(options.wait_s);
-    let hosts = manager.wait_for_hosts(options.hosts, deadline).await;
-    if hosts < options.hosts {
-        let text = format!("only {hosts} of {} hosts have registered within {} s", options.hosts, options.wait_s);
+    let hosts = manager.wait_for_hosts(needed, deadline).await;
+    if hosts < needed {
+        let text = format!("only {hosts} of {needed} hosts have registered within {} s", options.wait_s);
         return Err(text.into());
     }
     let names: Vec<NodeId> = manager.hosts().into_iter().map(|(host, _, _)| host).collect();
@@ -79,7 +81,8 @@ async fn run(options: &ManagerOptions, manager: &Manager) -> Result<JobReport, F
         .detectors(detect::defaults())
         .strategies(recover::defaults())
         .launcher(manager.launcher())
-        .journal(options.common.dir.join("log"))
+        .resume(resume)
+        .journal(options.common.dir.join(format!("log-{}", manager.epoch())))
         .build()?;
     Ok(runtime.run_with_signals(LEAVE).await?)
 }

@@ -7,7 +7,8 @@ use std::time::Duration;
 use taskd_core::cluster::ClusterSettings;
 use taskd_examples::program::number;
 
-/// Trains a PyTorch script on many hosts. Start `manager` on one host, and `agent` on every other one.
+/// Trains a PyTorch script on many hosts. Start `train` with the same options on every host; or `manager` on one host, and
+/// `agent` on every other one.
 #[derive(Debug, Parser)]
 pub struct Options {
     /// What this process is.
@@ -18,7 +19,9 @@ pub struct Options {
 /// What a process is.
 #[derive(Debug, Subcommand)]
 pub enum Role {
-    /// The manager of the job, together with the agent of its host.
+    /// A host of a job that survives the loss of any host: three or five hosts vote on the manager.
+    Train(TrainOptions),
+    /// The manager of the job, together with the agent of its host. The job ends with it.
     Manager(ManagerOptions),
     /// The agent of a host.
     Agent(AgentOptions),
@@ -74,6 +77,17 @@ pub struct ManagerOptions {
     /// The command of a rank: an interpreter with the script and its arguments.
     #[arg(last = true, required = true)]
     pub command: Vec<String>,
+}
+
+/// Options of a host of a job without a fixed manager.
+#[derive(Clone, Debug, Args)]
+pub struct TrainOptions {
+    /// The hosts that vote, `HOST=ADDRESS:PORT` each: three or five, the same list on every host.
+    #[arg(long, required = true, value_delimiter = ',')]
+    pub voters: Vec<String>,
+    /// Options of the job.
+    #[command(flatten)]
+    pub job: ManagerOptions,
 }
 
 /// Options of an agent.

@@ -131,6 +131,7 @@ impl AgentBuilder {
             epoch: AtomicU64::new(0),
             lease: watch::Sender::new(Lease::default()),
             fenced: watch::Sender::new(0),
+            ended: watch::Sender::new(None),
         };
         Ok(Agent { shared: Arc::new(shared), on_lease_end })
     }
@@ -166,6 +167,8 @@ struct Shared {
     lease: watch::Sender<Lease>,
     /// Number of times that the lease ended and processes were stopped.
     fenced: watch::Sender<u64>,
+    /// Result of the job, once a manager has reported its end.
+    ended: watch::Sender<Option<String>>,
 }
 
 impl Shared {
@@ -213,7 +216,8 @@ impl Agent {
     }
 
     /// Serves the job's managers until `stop` is cancelled. Connects again whenever a connection is lost, to whichever manager
-    /// answers. The end of this call leaves the processes as they are: stop them, or detach the launcher.
+    /// answers. Also returns when a manager reports that the job has ended. The end of this call leaves the processes as they
+    /// are: stop them, or detach the launcher.
     ///
     /// # Errors
     /// Returns [`AgentError::Refused`] if a manager refuses this agent before it was ever admitted.
@@ -224,12 +228,20 @@ impl Agent {
                 OnLeaseEnd::Keep => std::future::pending().await,
             }
         };
+        let mut job = self.shared.ended.subscribe();
         tokio::select! {
             biased;
             () = stop.cancelled() => Ok(()),
+            _ = job.wait_for(Option::is_some) => Ok(()),
             () = enforce => Ok(()),
             result = connection::serve_managers(&self.shared) => result,
         }
+    }
+
+    /// Returns the result of the job in one sentence, once a manager has reported its end.
+    #[must_use]
+    pub fn job_result(&self) -> Option<String> {
+        self.shared.ended.borrow().clone()
     }
 
     /// Returns the number of times that the host's lease ended and its processes were stopped.

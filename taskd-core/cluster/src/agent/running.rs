@@ -40,9 +40,13 @@ impl Running {
             } else {
                 let rendezvous = |at| shared.rendezvous_is_at(at);
                 let (answer, special) = serve(&*shared.launcher, &call, rendezvous).await;
-                if let Some(Special::Keep(time)) = special {
-                    let until = Instant::now() + time;
-                    shared.lease.send_modify(|lease: &mut Lease| lease.hand_over(call.epoch, until));
+                match special {
+                    Some(Special::Keep(time)) => {
+                        let until = Instant::now() + time;
+                        shared.lease.send_modify(|lease: &mut Lease| lease.hand_over(call.epoch, until));
+                    }
+                    Some(Special::End(result)) => _ = shared.ended.send_replace(Some(result)),
+                    None => {}
                 }
                 answer
             };

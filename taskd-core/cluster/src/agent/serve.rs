@@ -16,6 +16,8 @@ use taskd_runtime::launch::{LaunchError, Launcher, StartBatch};
 pub(super) enum Special {
     /// The manager hands the job over: the ranks are kept for this time.
     Keep(Duration),
+    /// The job has ended, with this result in one sentence.
+    End(String),
 }
 
 /// Carries out a call, and returns its answer. A method that the agent does not know gets an answer that states that.
@@ -65,6 +67,10 @@ pub(super) async fn serve(
         },
         method::DETACH => read(&call.arguments).and_then(|keep| {
             special = Some(Special::Keep(keep));
+            value(Ok(()))
+        }),
+        method::JOB_END => read(&call.arguments).and_then(|result| {
+            special = Some(Special::End(result));
             value(Ok(()))
         }),
         method::BEGIN_SHUTDOWN => read(&call.arguments).and_then(|grace| {

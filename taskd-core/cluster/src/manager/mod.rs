@@ -16,7 +16,8 @@ use crate::consensus::{Candidate, Consensus, ConsensusError, Epoch};
 use crate::session::Outgoing;
 use crate::settings::{ClusterSettings, SettingsError};
 use crate::wire::proto::{ToAgent, Welcome, to_agent};
-use crate::wire::{VERSION, VERSION_MIN, common_version};
+use crate::wire::{VERSION, VERSION_MIN, common_version, encode, method};
+use futures::future::join_all;
 use host::{Host, Session, Sight};
 use remote::RemoteLauncher;
 use service::Greeting;
@@ -30,7 +31,7 @@ use taskd_runtime::launch::{LaunchError, Launcher, MultiHostLauncher};
 use tokio::sync::mpsc::UnboundedSender;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
-use tokio::time::{Instant, MissedTickBehavior, interval, timeout_at};
+use tokio::time::{Instant, MissedTickBehavior, interval, timeout, timeout_at};
 use tonic::Status;
 use world::{Committed, WorldRecord};
 
@@ -83,6 +84,9 @@ pub enum ManagerError {
     /// The record of an earlier manager cannot be read; contains the reason.
     #[error("{0}")]
     Record(String),
+    /// The job has ended under an earlier manager; contains its result.
+    #[error("the job has ended: {0}")]
+    Ended(String),
 }
 
 impl Manager {
@@ -103,6 +107,10 @@ impl Manager {
         let anchor = Instant::now();
         let record = consensus.read().await?;
         let world = WorldRecord::read(&record.value).map_err(ManagerError::Record)?;
+        if let Some(result) = world.result {
+            consensus.resign(epoch).await?;
+            return Err(ManagerError::Ended(result));
+        }
         let (resume, expected) = (world.resume(), world.hosts());
         let inner = Arc::new(Inner {
             job: job.into(),
@@ -160,6 +168,24 @@ impl Manager {
     /// Waits until the epoch of this manager is over. Returns the reason, in one sentence.
     pub async fn over(&self) -> String {
         self.inner.over().await.to_string()
+    }
+
+    /// Ends the job: stores its result, so that no other candidate continues it, and reports it to the agents, which end.
+    ///
+    /// # Errors
+    /// Returns [`LaunchError`] if the result could not be stored.
+    pub async fn finish(self, result: &str) -> Result<(), LaunchError> {
+        let stored = self.inner.store_result(result).await;
+        let ending: Vec<Arc<Host>> = self.inner.lock().values().cloned().collect();
+        if let Ok(arguments) = encode(&result) {
+            let reports = ending.iter().map(|host| {
+                let (session, arguments) = (host.session(), arguments.clone());
+                async move { session.calls.call(method::JOB_END, arguments, false).await.is_ok() }
+            });
+            let _ = timeout(self.inner.settings.silent_after, join_all(reports)).await; // the others lose their lease
+        }
+        let _ = self.inner.consensus.resign(self.inner.epoch).await; // else the epoch ends by itself
+        stored
     }
 
     /// Ends the epoch, so that another candidate becomes the manager at once.

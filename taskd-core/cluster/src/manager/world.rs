@@ -24,6 +24,9 @@ pub(super) struct WorldRecord {
     /// Secret by which the job's ranks authenticate each other: the same under every manager.
     #[serde(default)]
     pub(super) rank_secret: Option<String>,
+    /// Result of the job in one sentence, once it has ended.
+    #[serde(default)]
+    pub(super) result: Option<String>,
 }
 
 /// The record that was read or written last.
@@ -92,14 +95,30 @@ impl Inner {
     /// # Errors
     /// Returns an error if a newer world is in force, this manager's epoch is over, or no majority answers.
     pub(super) async fn commit(&self, world: &Arc<World>, starts: Option<&StartBatch>) -> Result<(), LaunchError> {
+        let next = |record: &WorldRecord| match (record.generation(), &record.result) {
+            (_, Some(result)) => Err(LaunchError::Refused(format!("the job has ended: {result}"))),
+            (in_force, None) if world.generation() < in_force => {
+                let text = format!("world {} is over: world {in_force} is in force", world.generation());
+                Err(LaunchError::Refused(text))
+            }
+            _ => Ok(record.with(world, starts)),
+        };
+        self.write(next).await
+    }
+
+    /// Stores the result of the job: no manager starts a world any more.
+    ///
+    /// # Errors
+    /// Returns an error if this manager's epoch is over, or no majority answers.
+    pub(super) async fn store_result(&self, result: &str) -> Result<(), LaunchError> {
+        self.write(|record| Ok(WorldRecord { result: Some(result.to_owned()), ..record.clone() })).await
+    }
+
+    /// Replaces the record by the one that `next` returns for it.
+    async fn write(&self, next: impl Fn(&WorldRecord) -> Result<WorldRecord, LaunchError>) -> Result<(), LaunchError> {
         let mut committed = self.committed.lock().await; // one decision after the other
         loop {
-            let in_force = committed.record.generation();
-            if world.generation() < in_force {
-                let text = format!("world {} is over: world {in_force} is in force", world.generation());
-                return Err(LaunchError::Refused(text));
-            }
-            let next = committed.record.with(world, starts);
+            let next = next(&committed.record)?;
             if next == committed.record {
                 return Ok(());
             }

@@ -15,6 +15,8 @@ pub(crate) mod method {
     pub(crate) const SEND_DIRECTIVES: &str = "launcher.send_directives";
     pub(crate) const PREPARE: &str = "launcher.prepare";
     pub(crate) const DETACH: &str = "launcher.detach";
+    /// The job has ended: the agent ends.
+    pub(crate) const JOB_END: &str = "job.end";
     pub(crate) const BEGIN_SHUTDOWN: &str = "launcher.begin_shutdown";
 }
 

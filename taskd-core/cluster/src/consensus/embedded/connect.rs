@@ -1,6 +1,7 @@
 //! Connections to other voters.
 
 use super::ConsensusError;
+use crate::security::{PresentToken, SecurityContext};
 use std::time::Duration;
 use tonic::transport::{Channel, Endpoint};
 
@@ -13,6 +14,11 @@ pub trait Connect: Send + Sync + 'static {
     /// # Errors
     /// Returns [`ConsensusError::Refused`] if the address cannot be one.
     fn connect(&self, address: &str) -> Result<Channel, ConsensusError>;
+
+    /// Returns what each request presents besides the connection: the job's token, if there is one. Default: nothing.
+    fn token(&self) -> Option<PresentToken> {
+        None
+    }
 }
 
 impl<F: Fn(&str) -> Result<Channel, ConsensusError> + Send + Sync + 'static> Connect for F {
@@ -55,6 +61,18 @@ impl Default for TcpConnect {
     /// Probes every second.
     fn default() -> TcpConnect {
         TcpConnect::new(Duration::from_secs(1))
+    }
+}
+
+/// Connections that prove, as the context states, that this voter belongs to the job.
+impl Connect for SecurityContext {
+    fn connect(&self, address: &str) -> Result<Channel, ConsensusError> {
+        let endpoint = TcpConnect::default().endpoint(address)?;
+        Ok(endpoint.connect_with_connector_lazy(self.connector()))
+    }
+
+    fn token(&self) -> Option<PresentToken> {
+        Some(self.present_token())
     }
 }
 

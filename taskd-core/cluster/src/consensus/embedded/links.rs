@@ -10,8 +10,9 @@ use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use taskd_runtime::job::Name;
-use tonic::Status;
+use tonic::service::Interceptor;
 use tonic::transport::Channel;
+use tonic::{Request, Status};
 
 /// Most channels that are kept. A job has five voters; more addresses are seen only as voters are replaced.
 const CHANNELS_MAX: usize = 32;
@@ -73,7 +74,12 @@ impl Links {
         limit: Duration,
     ) -> Result<A, Status> {
         let request = messages::request(self.job.as_str(), voter, body)?;
-        let client = VoterClient::new(self.channel(address)?);
+        let token = self.connect.token();
+        let present = move |request: Request<()>| match token.clone() {
+            Some(mut token) => token.call(request),
+            None => Ok(request),
+        };
+        let client = VoterClient::with_interceptor(self.channel(address)?, present);
         let mut client =
             client.max_decoding_message_size(MESSAGE_BYTES_MAX).max_encoding_message_size(MESSAGE_BYTES_MAX);
         let sent = async {

@@ -3,7 +3,6 @@
 mod conformance;
 mod damage;
 mod elections;
-mod figures;
 mod losses;
 mod partitions;
 mod reboots;

@@ -157,13 +157,6 @@ impl World {
         }
     }
 
-    /// Puts the stores on the disk, and sets the default times.
-    pub(super) fn in_production(mut self) -> World {
-        self.dir = tempfile::tempdir().expect("directory");
-        self.settings = EmbeddedSettings::default();
-        self
-    }
-
     /// Starts all listed voters of a new world.
     pub(super) async fn started(listed: usize, spare: usize) -> World {
         World::new(listed, spare).start_all().await

@@ -1,7 +1,7 @@
 //! The calls that the agent carries out now.
 
+use super::Shared;
 use super::serve::{Special, serve, superseded, too_many};
-use super::{Shared, lease::Lease};
 use crate::session::Link;
 use crate::wire::proto::{Call, ToManager, frame::Body};
 use std::collections::BTreeMap;
@@ -42,7 +42,10 @@ impl Running {
                 let (answer, special) = serve(&*shared.launcher, &call, rendezvous).await;
                 if let Some(Special::Keep(time)) = special {
                     let until = Instant::now() + time;
-                    shared.lease.send_modify(|lease: &mut Lease| lease.hand_over(call.epoch, until));
+                    shared.change_lease(|lease| {
+                        lease.hand_over(call.epoch, until);
+                        true
+                    });
                 }
                 answer
             };

@@ -26,8 +26,8 @@ pub use workers::LinkCounts;
 use super::guard::GuardCounters;
 use super::guard::wire::{Answer, Call};
 use super::{
-    Change, ChangeLogCounts, DirectiveBatch, Fence, LaunchError, Launcher, LauncherInfo, Listing, PrepareOptions, Revision,
-    StartBatch,
+    Change, ChangeLogCounts, DirectiveBatch, Fence, LaunchError, Launcher, LauncherInfo, Listing, PrepareOptions,
+    Revision, StartBatch,
 };
 use crate::job::{CommandId, ProcId};
 use async_trait::async_trait;

@@ -5,14 +5,14 @@
 //! hosts may replace them. The time is one of `CLOCK_BOOTTIME`, so that it also passes while the machine is suspended.
 
 use super::Engine;
-use crate::launch::guard::A_CENTURY;
-use crate::launch::guard::streams::LAST_BYTES_MAX;
+use crate::job::{ErrorReport, Name, Termination};
 use crate::launch::LaunchError;
 use crate::launch::fence::since_boot;
+use crate::launch::guard::A_CENTURY;
 use crate::launch::guard::poll::{Poll, Token};
 use crate::launch::guard::procs::{Key, Tree};
+use crate::launch::guard::streams::LAST_BYTES_MAX;
 use crate::launch::guard::wire::Answer;
-use crate::job::{ErrorReport, Name, Termination};
 use rustix::process::Signal;
 use rustix::time::{
     Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, timerfd_create, timerfd_settime,

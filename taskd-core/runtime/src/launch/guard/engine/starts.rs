@@ -300,6 +300,7 @@ impl Engine {
 /// The answer to a start for which the host's time is over.
 fn fenced() -> LaunchError {
     LaunchError::Unreachable(
-        "the time until which this host may run processes is over: no process starts before its lease is renewed".into(),
+        "the time until which this host may run processes is over: no process starts before its lease is renewed"
+            .into(),
     )
 }

@@ -76,7 +76,7 @@ impl Engine {
         let mut killed = Vec::new();
         for (key, proc) in self.procs.iter_mut().filter(|(_, proc)| proc.tree == Tree::Wanted && !proc.has_exited()) {
             if is_process {
-                // It is not reaped yet, so its pid is still that of its own group. The sweep kills the rest of its tree.
+                // It is not reaped yet, so its pid is still that of its group. The sweep kills the rest of its tree.
                 let _ = rustix::process::kill_process_group(proc.pid, Signal::KILL);
             }
             (proc.is_fenced, proc.kill_at) = (true, Some(now));

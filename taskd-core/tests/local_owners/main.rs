@@ -7,6 +7,7 @@
 mod attach;
 mod containment;
 mod cost;
+mod fence;
 mod guard_blame;
 mod guard_death;
 mod harness;
@@ -30,10 +31,11 @@ mod turns;
 
 use std::process::ExitCode;
 
-const SUITES: [&[harness::Test]; 16] = [
+const SUITES: [&[harness::Test]; 17] = [
     attach::TESTS,
     containment::TESTS,
     cost::TESTS,
+    fence::TESTS,
     guard_blame::TESTS,
     guard_death::TESTS,
     identity::TESTS,

@@ -28,6 +28,7 @@ pub(crate) const PROCESSES: usize = 5;
 pub(crate) fn run(dir: &Path, on_loss_word: &str) -> ExitCode {
     let on_loss = match on_loss_word.strip_prefix("keep=") {
         Some(ms) => OnOwnerLoss::Keep { at_most: Duration::from_millis(ms.parse().unwrap()) },
+        None if on_loss_word == FENCED => OnOwnerLoss::Keep { at_most: Duration::from_secs(60) },
         None => OnOwnerLoss::default(),
     };
     let guard = if on_loss == OnOwnerLoss::default() { GuardProgram::ReexecSelf } else { guard_binary() };
@@ -40,10 +41,38 @@ pub(crate) fn run(dir: &Path, on_loss_word: &str) -> ExitCode {
             std::fs::write(dir.join("helper"), start_helper().to_string()).unwrap();
         }
         std::fs::write(dir.join("ready"), "").unwrap();
+        if on_loss_word == FENCED {
+            fence(dir, &launcher).await;
+        }
         std::future::pending::<()>().await; // until it is killed
         drop(launcher);
     });
     ExitCode::SUCCESS
+}
+
+/// What the supervisor is sent so that the guard keeps its ranks, until a deadline that it sets.
+pub(crate) const FENCED: &str = "fenced";
+
+/// Sets a deadline as soon as the file `fence` has the milliseconds until then, and writes it to the file `deadline`;
+/// later writes the reasons of the ranks' exits to the file `exits`.
+async fn fence(dir: &Path, launcher: &LocalLauncher) {
+    let wanted = || std::fs::read_to_string(dir.join("fence")).ok()?.parse().ok();
+    let deadline = since_boot() + Duration::from_millis(eventually("a deadline is wanted", wanted).await);
+    launcher.set_deadline(Some(deadline));
+    for _ in 0..2 {
+        launcher.counters().await.unwrap(); // the first may have been sent before the deadline
+    }
+    let write = |name: &str, text: &str| {
+        std::fs::write(dir.join(name).with_extension("new"), text).unwrap();
+        std::fs::rename(dir.join(name).with_extension("new"), dir.join(name)).unwrap();
+    };
+    write("deadline", &deadline.as_nanos().to_string());
+    let mut exits = String::new();
+    for number in 0..3 {
+        let exit = exit_of(launcher, &rank(number)).await;
+        exits += &exit.error.map_or("no error\n".into(), |error| format!("{} {}\n", error.family, error.code));
+    }
+    write("exits", &exits);
 }
 
 /// What the supervisor is sent so that everything goes with it, though a helper of its holds its connections open.

@@ -13,6 +13,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use taskd_runtime::launch::since_boot;
 use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until, timeout};
 use tokio_stream::wrappers::UnboundedReceiverStream;
@@ -163,13 +164,13 @@ async fn serve(
     let mut requests = interval(Duration::from_millis(welcome.lease_interval_ms.max(1)));
     requests.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut heard = Instant::now();
-    let start = heard; // requests carry the time since then
     let end = loop {
         let message = tokio::select! {
             biased;
             message = incoming.message() => message,
             _ = requests.tick() => {
-                let sent = u64::try_from(start.elapsed().as_nanos()).unwrap_or(u64::MAX);
+                // Of the clock that also counts while the machine is suspended: a grant may wait for its end.
+                let sent = u64::try_from(since_boot().as_nanos()).unwrap_or(u64::MAX);
                 let request = LeaseRequest { sent, received: session.link.taken(), unix_nanos: unix_nanos() };
                 let _ = sender.send(ToManager { message: Some(to_manager::Message::Lease(request)) });
                 continue;
@@ -183,9 +184,11 @@ async fn serve(
             Err(status) => break refusal("the manager", &status),
             Ok(None) => break End::Retry("the manager has closed the connection".into()),
             Ok(Some(ToAgent { message: Some(to_agent::Message::Lease(grant)) })) => {
-                let sent = start + Duration::from_nanos(grant.sent);
-                if sent <= heard && grant.epoch == session.epoch {
-                    shared.lease.send_if_modified(|known| known.grant(&grant, sent, lease));
+                let age = since_boot().checked_sub(Duration::from_nanos(grant.sent));
+                if let Some(sent) = age.and_then(|age| heard.checked_sub(age))
+                    && grant.epoch == session.epoch
+                {
+                    shared.change_lease(|known| known.grant(&grant, sent, lease));
                 }
                 session.link.confirm(grant.received)
             }

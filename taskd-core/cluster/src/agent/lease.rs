@@ -6,6 +6,7 @@ use super::Shared;
 use crate::wire::proto::LeaseGrant;
 use std::time::Duration;
 use taskd_runtime::job::ProcId;
+use taskd_runtime::launch::since_boot;
 use tokio::time::Instant;
 
 /// When the ranks of a host must stop.
@@ -42,6 +43,22 @@ impl Lease {
     }
 }
 
+impl Shared {
+    /// Changes the lease of this host, and passes its end to the fence. `change` returns true if the lease has changed.
+    pub(super) fn change_lease(&self, change: impl FnOnce(&mut Lease) -> bool) {
+        self.lease.send_if_modified(|lease| {
+            let has_changed = change(lease);
+            // A lease that has ended leaves its last deadline in force: no process starts before the next grant.
+            if let (true, Some(fence), Some(until)) = (has_changed, &self.fence, lease.until) {
+                // Read before the other clock: a pause between the two makes the deadline earlier, not later.
+                let now = since_boot();
+                fence.set_deadline(Some(now + until.saturating_duration_since(Instant::now())));
+            }
+            has_changed
+        });
+    }
+}
+
 /// Stops the ranks of this host whenever its lease ends.
 pub(super) async fn enforce(shared: &Shared) {
     let mut lease = shared.lease.subscribe();
@@ -57,8 +74,13 @@ pub(super) async fn enforce(shared: &Shared) {
             biased;
             changed = lease.changed() => if changed.is_err() { return },
             () = ended => {
-                if shared.lease.borrow().until == until {
-                    shared.lease.send_modify(|lease| lease.until = None);
+                let mut has_ended = false;
+                shared.change_lease(|lease| {
+                    has_ended = lease.until == until;
+                    lease.until = lease.until.filter(|_| !has_ended);
+                    has_ended
+                });
+                if has_ended {
                     fence(shared).await;
                 }
             }

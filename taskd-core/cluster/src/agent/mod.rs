@@ -18,7 +18,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 use taskd_runtime::job::{Name, NodeId};
-use taskd_runtime::launch::Launcher;
+use taskd_runtime::launch::{Fence, Launcher};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
@@ -35,6 +35,7 @@ pub struct AgentBuilder {
     settings: ClusterSettings,
     access: Access,
     on_lease_end: OnLeaseEnd,
+    fence: Option<Arc<dyn Fence>>,
     forwarder: Option<Forwarder>,
     peer_address: String,
 }
@@ -106,6 +107,16 @@ impl AgentBuilder {
         self
     }
 
+    /// Sets what kills the host's processes at the end of its lease if this process cannot: it may be stopped, starved of
+    /// processor time, or dead. For the launcher of this machine, pass the same
+    /// [`LocalLauncher`](taskd_runtime::launch::LocalLauncher). The fence stays in force when [`Agent::run`] ends, so the
+    /// next agent of the host must have a lease before the last one ends. With [`OnLeaseEnd::Keep`] it is not used.
+    #[must_use]
+    pub fn fence(mut self, fence: Arc<dyn Fence>) -> AgentBuilder {
+        self.fence = Some(fence);
+        self
+    }
+
     /// Creates the agent.
     ///
     /// # Errors
@@ -116,7 +127,7 @@ impl AgentBuilder {
             return Err(AgentError::Refused("the agent has no address of a manager: add one".into()));
         }
         let AgentBuilder { job, host, launcher, managers, labels, settings, access, .. } = self;
-        let AgentBuilder { on_lease_end, forwarder, peer_address, .. } = self;
+        let AgentBuilder { on_lease_end, fence, forwarder, peer_address, .. } = self;
         let shared = Shared {
             job,
             host,
@@ -130,6 +141,7 @@ impl AgentBuilder {
             peer_address,
             epoch: AtomicU64::new(0),
             lease: watch::Sender::new(Lease::default()),
+            fence: fence.filter(|_| on_lease_end == OnLeaseEnd::Stop),
             fenced: watch::Sender::new(0),
             ended: watch::Sender::new(None),
         };
@@ -164,7 +176,10 @@ struct Shared {
     peer_address: String,
     /// Greatest epoch that was seen: commands of an older one are rejected.
     epoch: AtomicU64,
+    /// Changed by [`Shared::change_lease`] only.
     lease: watch::Sender<Lease>,
+    /// Kills the processes at the end of the lease, whatever becomes of this process.
+    fence: Option<Arc<dyn Fence>>,
     /// Number of times that the lease ended and processes were stopped.
     fenced: watch::Sender<u64>,
     /// Result of the job, once a manager has reported its end.
@@ -210,6 +225,7 @@ impl Agent {
             settings: ClusterSettings::default(),
             access: Access::new(security),
             on_lease_end: OnLeaseEnd::default(),
+            fence: None,
             forwarder: None,
             peer_address: String::new(),
         }

@@ -1,7 +1,7 @@
 //! The calls that the agent carries out now.
 
+use super::Shared;
 use super::serve::{Special, serve, superseded, too_many};
-use super::{Shared, lease::Lease};
 use crate::session::Link;
 use crate::wire::proto::{Call, ToManager, frame::Body};
 use std::collections::BTreeMap;
@@ -43,7 +43,10 @@ impl Running {
                 match special {
                     Some(Special::Keep(time)) => {
                         let until = Instant::now() + time;
-                        shared.lease.send_modify(|lease: &mut Lease| lease.hand_over(call.epoch, until));
+                        shared.change_lease(|lease| {
+                            lease.hand_over(call.epoch, until);
+                            true
+                        });
                     }
                     Some(Special::End(result)) => _ = shared.ended.send_replace(Some(result)),
                     None => {}

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use taskd_cluster::consensus::{Candidate, Consensus, Epoch, Single};
 use taskd_cluster::security::{IncomingLimits, JobToken, Security, SecurityContext};
-use taskd_cluster::{Agent, ClusterLauncher, ClusterSettings, Manager, ManagerService};
+use taskd_cluster::{Agent, AgentBuilder, ClusterLauncher, ClusterSettings, Manager, ManagerService};
 use taskd_runtime::job::NodeId;
 use taskd_runtime::launch::Launcher;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -71,10 +71,21 @@ pub(crate) fn agent(
     launcher: impl Launcher + 'static,
     through: Option<&Proxy>,
 ) -> RunningAgent {
+    agent_with(cluster, host, launcher, through, |agent| agent)
+}
+
+/// Runs an agent with further settings until the result is dropped.
+pub(crate) fn agent_with(
+    cluster: &Cluster,
+    host: &str,
+    launcher: impl Launcher + 'static,
+    through: Option<&Proxy>,
+    more: impl FnOnce(AgentBuilder) -> AgentBuilder,
+) -> RunningAgent {
     let address = through.map_or(cluster.address, |proxy| proxy.address);
     let agent =
         Agent::builder("job", NodeId(host.to_owned().into()), launcher, &cluster.security).manager(address.to_string());
-    let agent = Arc::new(agent.settings(cluster.settings).build().expect("complete"));
+    let agent = Arc::new(more(agent.settings(cluster.settings)).build().expect("complete"));
     let mut task = JoinSet::new();
     let runs = Arc::clone(&agent);
     task.spawn(async move { runs.run(CancellationToken::new()).await.expect("it is admitted") });

@@ -2,6 +2,7 @@
 //! middle of calls, and when the manager changes.
 
 mod cluster;
+mod lease;
 
 use cluster::{Cluster, Owner, PATIENCE, Proxy, agent};
 use std::sync::atomic::Ordering;

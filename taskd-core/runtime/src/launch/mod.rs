@@ -7,6 +7,7 @@ mod activity;
 mod change_log;
 mod control_groups;
 mod external;
+mod fence;
 #[doc(hidden)]
 pub mod frames;
 pub mod guard;
@@ -31,6 +32,7 @@ pub use change_log::{ChangeLog, ChangeLogBounds, ChangeLogCounts};
 pub use external::{
     ExternalCounts, ExternalError, ExternalProcs, ExternalProcsBuilder, ExternalStates, LogSteps, StepPattern,
 };
+pub use fence::{Fence, since_boot};
 pub(crate) use guard::run_dir::proc_name as proc_dir_name;
 #[cfg(any(test, feature = "test-util"))]
 pub use launcher::MockLauncher;

@@ -13,6 +13,10 @@ pub struct GuardCounters {
     pub deaths: u64,
     /// Number of exits of started processes.
     pub exits: u64,
+    /// Number of processes that the guard killed because the time until which the host may run processes was over (see
+    /// [`Fence`](crate::launch::Fence)).
+    #[serde(default)]
+    pub fenced: u64,
     /// Number of processes that ranks had started and left behind, and that the guard killed.
     pub leftovers_killed: u64,
     /// Number of process trees whose processes could not all be killed within the time limit; the guard keeps trying.

@@ -3,10 +3,12 @@
 //!
 //! The guard starts, stops and reaps processes, removes what they leave behind, drains their output and keeps their
 //! exits until they are acknowledged. It takes no decision about the job: it carries out orders, and once its owner is
-//! lost, the order that it received for that case ([`OnOwnerLoss`](super::OnOwnerLoss)). It has no async runtime and
-//! waits for all events in one poll call; no peer's message and no disk error can end it. So that a death is reported
-//! at once on a host whose cores all compute, the guard requests short scheduler slices (Linux 6.12 and later); its
-//! child processes do not inherit them.
+//! lost, the order that it received for that case ([`OnOwnerLoss`](super::OnOwnerLoss)). If its owner has set a
+//! deadline ([`Fence`](super::Fence)), the guard kills all processes at that time, also if the owner is stopped or dead
+//! by then, and continues: it keeps their exits, and a later owner can start others. It has no async runtime and waits
+//! for all events in one poll call; no peer's message and no disk error can end it. So that a death is reported at once
+//! on a host whose cores all compute, the guard requests short scheduler slices (Linux 6.12 and later); its child
+//! processes do not inherit them.
 //!
 //! A host program runs the guard from its own binary, if its `main` calls [`init`] first:
 //! ```no_run

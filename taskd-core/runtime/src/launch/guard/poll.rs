@@ -16,6 +16,8 @@ const WAIT_MAX: Duration = Duration::from_secs(24 * 60 * 60);
 /// Source of an event. The order of the variants is the order in which events are handled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Token {
+    /// The time until which processes may run is over.
+    Fence,
     /// A lifeline has reported a death.
     Lifelines,
     /// A signal is pending.
@@ -59,6 +61,7 @@ impl Token {
             Token::SeatOutput(key) => 9 + key * Token::KINDS,
             Token::Claim => 10,
             Token::Place => 11,
+            Token::Fence => 12,
         }
     }
 
@@ -76,6 +79,7 @@ impl Token {
             8 => Token::Seat(key),
             10 => Token::Claim,
             11 => Token::Place,
+            12 => Token::Fence,
             _ => Token::SeatOutput(key),
         }
     }
@@ -148,6 +152,7 @@ mod tests {
             Token::Stdout(1 << 40),
             Token::Stderr(77),
             Token::Seat(3),
+            Token::Fence,
             Token::SeatOutput(1 << 40),
         ];
         for token in all {

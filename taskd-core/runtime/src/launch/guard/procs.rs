@@ -40,6 +40,8 @@ pub(super) struct Proc {
     pub(super) stderr: Option<Stream>,
     /// Time at which it is killed, if a stop was requested.
     pub(super) kill_at: Option<Instant>,
+    /// True if the fence has killed it.
+    pub(super) is_fenced: bool,
     pub(super) tree: Tree,
     /// Remaining processes of the tree, as of the last check.
     pub(super) left: Vec<Member>,
@@ -113,6 +115,7 @@ impl Procs {
                 stdout: None,
                 stderr: None,
                 kill_at: None,
+                is_fenced: false,
                 tree: Tree::Gone,
                 left: Vec::new(),
                 withdrawn: false,

@@ -16,7 +16,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 /// Version of everything in this file. Guard and owner must have the same.
-pub(crate) const PROTOCOL: u32 = 5;
+pub(crate) const PROTOCOL: u32 = 6;
 /// Maximum length of a frame between guard and owner, in bytes.
 pub(crate) const FRAME_BYTES_MAX: usize = 16 << 20;
 /// Maximum length of a frame from a peer that was not accepted as owner, in bytes.
@@ -91,6 +91,10 @@ pub(crate) enum Call {
         procs: Vec<ProcId>,
     },
     Counters,
+    /// Kill all processes at this time of `CLOCK_BOOTTIME`, unless a later request changes it; `None`: keep them.
+    Fence {
+        at: Option<Duration>,
+    },
     /// The guard stops all processes, ends, and leaves no record.
     Shutdown {
         grace: Duration,

@@ -4,6 +4,7 @@
 //! It makes no decisions: calls are sent in the order of arrival, and reports are added to the history unchanged.
 
 use super::builder::{GuardProgram, LocalError, LocalLauncherBuilder};
+use super::deadline::SharedDeadline;
 use super::guard_connect::{self, Connection, Past};
 use super::guard_watch::{GuardWatch, Look};
 use super::history::History;
@@ -56,6 +57,8 @@ pub(super) struct Link {
     grace: Mutex<Duration>,
     pub(super) history: Arc<History>,
     pub(super) workers: Arc<Workers>,
+    /// Deadline of the processes.
+    pub(super) deadline: Arc<SharedDeadline>,
     /// Printer of the processes' output, if enabled.
     pub(super) tee: Option<Arc<Tee>>,
     task: tokio::task::JoinHandle<()>,
@@ -83,11 +86,13 @@ impl Link {
         let (requests, received) = mpsc::channel(CALLS_MAX);
         let (synced, when_synced) = oneshot::channel();
         let (outgoing, grace) = (Arc::<Outgoing>::default(), Mutex::new(config.drop_grace));
+        let deadline = Arc::<SharedDeadline>::default();
         let task = Task {
             config,
             outgoing: Arc::clone(&outgoing),
             history: Arc::clone(&history),
             workers: Arc::clone(&workers),
+            deadline: Arc::clone(&deadline),
             tee: tee.clone(),
             requests: received,
             synced: Some(synced),
@@ -101,7 +106,7 @@ impl Link {
         };
         let task = tokio::spawn(task.run(connection));
         let in_charge = AtomicBool::new(false);
-        let link = Link { requests, outgoing, in_charge, grace, history, workers, tee, task };
+        let link = Link { requests, outgoing, in_charge, grace, history, workers, deadline, tee, task };
         let lost = |_| LocalError::Guard("it ended before it had listed its processes".into());
         when_synced.await.map_err(lost)?;
         link.workers.until_back().await;
@@ -165,6 +170,7 @@ struct Task {
     config: LocalLauncherBuilder,
     history: Arc<History>,
     workers: Arc<Workers>,
+    deadline: Arc<SharedDeadline>,
     tee: Option<Arc<Tee>>,
     requests: mpsc::Receiver<Request>,
     /// Channel that is notified when the history is complete.
@@ -238,9 +244,14 @@ impl Task {
     fn prepare(&mut self, is_new: bool) {
         if let Some(batch) = self.warm.clone().filter(|_| is_new) {
             let call = Call::Prepare { batch, in_loop: self.workers.in_loop() };
-            let (reply, _) = oneshot::channel(); // the answer is not needed
-            self.send(Request { call, reply, ordered_at: self.outgoing.wound_down() });
+            self.ask(call);
         }
+    }
+
+    /// Sends a call of the link itself, which needs no result.
+    fn ask(&mut self, call: Call) {
+        let (reply, _) = oneshot::channel();
+        self.send(Request { call, reply, ordered_at: self.outgoing.wound_down() });
     }
 
     /// Connects to the same guard, or to a new one. For a new one, the end of the old guard is reported first, and then
@@ -314,8 +325,7 @@ impl Task {
         match self.guard.as_mut()?.look(Instant::now(), at_most) {
             Look::Well => None,
             Look::Ask => {
-                let (reply, _) = oneshot::channel(); // any answer is enough
-                self.send(Request { call: Call::Counters, reply, ordered_at: self.outgoing.wound_down() });
+                self.ask(Call::Counters); // any answer is enough
                 None
             }
             Look::Changed(status) => {
@@ -353,9 +363,11 @@ impl Task {
                 Call::Counters | Call::Prepare { .. } => {
                     Err(LaunchError::Unreachable(format!("there is no guard: {error}")))
                 }
-                Call::Stop { .. } | Call::Acknowledge { .. } | Call::Shutdown { .. } | Call::Detach { .. } => {
-                    Ok(Answer::Done)
-                }
+                Call::Stop { .. }
+                | Call::Acknowledge { .. }
+                | Call::Fence { .. }
+                | Call::Shutdown { .. }
+                | Call::Detach { .. } => Ok(Answer::Done),
             };
             let _ = request.reply.send(answer); // the caller may have stopped waiting
         }
@@ -366,6 +378,7 @@ impl Task {
     async fn serve(&mut self, connection: &mut Connection) -> io::Result<Next> {
         self.outgoing.connect(&connection.stream)?;
         self.watch_guard(connection);
+        self.deadline.begin_again();
         let mut serving = JoinSet::new(); // ends with the connection: a new owner serves them
         match connection.workers.take() {
             Some(listener) => drop(serving.spawn(Arc::clone(&self.workers).serve(listener))),
@@ -382,6 +395,9 @@ impl Task {
                 && let Some(listener) = guard_connect::workers_of(&self.config).await
             {
                 serving.spawn(Arc::clone(&self.workers).serve(listener)); // a rank may wait on the old listener
+            }
+            if let Some(call) = self.deadline.next_call(self.next_id) {
+                self.ask(call);
             }
             let unsent = self.outgoing.unsent();
             let look_at = self.guard.as_ref().map(GuardWatch::look_at);
@@ -407,7 +423,9 @@ impl Task {
                     }
                 }
                 () = self.outgoing.added.notified() => (),
+                () = self.deadline.changed.notified() => (),
                 () = sleep_until(look_at.unwrap_or_else(Instant::now).into()), if look_at.is_some() => {
+                    self.deadline.look(Instant::now());
                     if let Some(next) = self.look_at_guard() {
                         return Ok(next);
                     }
@@ -452,6 +470,7 @@ impl Task {
             FromGuard::Proc(report) => self.learn(*report, Begin::Now),
             FromGuard::Synced => drop(self.synced.take().map(|synced| synced.send(()))),
             FromGuard::Answer { id, answer } => {
+                self.deadline.answered(id);
                 if let Ok(Answer::Started(reports)) = &answer {
                     reports.iter().cloned().for_each(|report| self.learn(report, Begin::Start));
                 }

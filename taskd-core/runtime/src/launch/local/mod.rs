@@ -4,6 +4,7 @@
 //! [`guard`](super::guard).
 
 mod builder;
+mod deadline;
 mod guard_client;
 mod guard_connect;
 mod guard_watch;
@@ -25,8 +26,8 @@ pub use workers::LinkCounts;
 use super::guard::GuardCounters;
 use super::guard::wire::{Answer, Call};
 use super::{
-    Change, ChangeLogCounts, DirectiveBatch, LaunchError, Launcher, LauncherInfo, Listing, PrepareOptions, Revision,
-    StartBatch,
+    Change, ChangeLogCounts, DirectiveBatch, Fence, LaunchError, Launcher, LauncherInfo, Listing, PrepareOptions,
+    Revision, StartBatch,
 };
 use crate::job::{CommandId, ProcId};
 use async_trait::async_trait;
@@ -107,6 +108,7 @@ impl LocalLauncher {
                 guard,
                 history: self.link.history.log.counts(),
                 links: self.link.workers.counts(),
+                deadlines_late: self.link.deadline.late(),
                 tee_bytes_dropped: self.link.tee.as_ref().map_or(0, |tee| tee.dropped_bytes()),
             }),
             Answer::Done | Answer::Started(_) => Err(misunderstood()),
@@ -137,9 +139,20 @@ pub struct LocalCounters {
     pub history: ChangeLogCounts,
     /// Counters of the control links to the training processes.
     pub links: LinkCounts,
+    /// Number of times that the guard did not take a deadline of its processes (see [`Fence`]) within half a second.
+    pub deadlines_late: u64,
     /// Number of bytes of processes' output that were not printed, because this program's own output did not accept
     /// them in time.
     pub tee_bytes_dropped: u64,
+}
+
+/// The guard kills the processes at the deadline, also if this program is stopped or dead by then, and keeps their exits
+/// for the next owner. Standbys stay: they belong to no world. If the program runs without a guard process, the deadline
+/// ends nothing while the program is stopped.
+impl Fence for LocalLauncher {
+    fn set_deadline(&self, deadline: Option<Duration>) {
+        self.link.deadline.set_deadline(deadline);
+    }
 }
 
 fn misunderstood() -> LaunchError {

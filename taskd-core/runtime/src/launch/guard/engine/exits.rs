@@ -1,7 +1,7 @@
 //! Deaths, exits, stops, and the removal of the remains of a process.
 
 use super::super::A_CENTURY;
-use super::{Engine, LAST_WORDS_WITHIN, Life, say};
+use super::{Engine, LAST_WORDS_WITHIN, Life, fence, say};
 use crate::job::{Exit, ProcId, Termination};
 use crate::launch::guard::procs::{Key, Proc, Sweep, Tree};
 use crate::launch::guard::run_dir::proc_name;
@@ -113,6 +113,8 @@ impl Engine {
         let mut exit = Exit::new(how);
         if proc.kill_at.is_none() && proc.tree == Tree::Wanted {
             exit.error = self.ooms.explain(proc.oom_place, proc.pid, how).map(Box::new); // not killed by the guard
+        } else if proc.is_fenced {
+            exit.error = fence::reason(how).map(Box::new);
         }
         exit.stderr_tail = proc.stderr.as_ref().map(Stream::tail_text).unwrap_or_default();
         // Page and memory stay until the exit is acknowledged: the last records of the process may not have been read.

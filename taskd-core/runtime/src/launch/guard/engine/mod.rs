@@ -5,6 +5,7 @@
 //! (disk, lifeline) have their own threads.
 
 mod exits;
+mod fence;
 mod owners;
 mod place;
 mod prewarm;
@@ -32,6 +33,7 @@ use crate::launch::GuardEnd;
 use crate::launch::ooms::Ooms;
 use crate::proc_fs::Stat;
 use exits::Looks;
+use fence::Fence;
 use place::Place;
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::process::{Resource, Rlimit};
@@ -89,6 +91,7 @@ pub(super) struct Engine {
     /// True if children may have ended that were not reaped in this turn.
     ends_are_left: bool,
     looks: Looks,
+    fence: Fence,
     life: Life,
     /// Reason of the guard's end: sent to the owner first, then written to the run directory.
     end: Option<GuardEnd>,
@@ -171,6 +174,7 @@ impl Engine {
             standbys: Standbys::default(),
             ends_are_left: false,
             looks: Looks::default(),
+            fence: Fence::default(),
             life: Life::Serving,
             end: None,
             counters: GuardCounters::default(),
@@ -211,8 +215,10 @@ impl Engine {
         while self.life != Life::Over {
             let limit = self.next_deadline().map(|at| at.saturating_duration_since(Instant::now()));
             for token in self.poll.wait(limit) {
+                self.guarded(Engine::enforce_fence);
                 self.guarded(|engine| engine.handle(token));
             }
+            self.guarded(Engine::enforce_fence);
             self.guarded(Engine::on_time);
             self.guarded(Engine::notify_owner);
         }
@@ -254,6 +260,7 @@ impl Engine {
         match token {
             Token::Lifelines => self.take_deaths(),
             Token::Signals => self.take_signals(),
+            Token::Fence => (), // enforced before each event
             Token::Child(key) => self.take_exit_of(key),
             Token::OwnerProcess => self.owner_process_ended(),
             Token::Listener => self.accept(),
@@ -319,6 +326,7 @@ impl Engine {
             .chain(self.ends_deadline())
             .chain(self.starts_deadline())
             .chain(self.standbys.deadline())
+            .chain(self.fence.deadline())
             .min()
     }
 

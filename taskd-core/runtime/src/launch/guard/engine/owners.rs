@@ -244,6 +244,7 @@ impl Engine {
     }
 
     fn take_call(&mut self, key: Key, id: u64, call: Call) {
+        self.enforce_fence();
         let answer = match call {
             Call::Start(batch) => return self.start_batch(key, id, batch),
             Call::Prepare { batch, in_loop } => {
@@ -269,6 +270,7 @@ impl Engine {
                 Ok(Answer::Counters(self.all_counters()))
             }
             Call::Detach { keep } => self.detach(keep),
+            Call::Fence { at } => self.set_fence(key, at),
         };
         self.answer(key, id, answer);
     }

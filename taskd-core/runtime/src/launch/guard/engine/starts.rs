@@ -45,6 +45,9 @@ pub(super) struct WaitingStart {
 impl Engine {
     /// Starts the processes of a batch that are not started yet, as soon as no earlier process blocks them.
     pub(super) fn start_batch(&mut self, conn: Key, id: u64, mut batch: WireBatch) {
+        if self.is_fenced(conn) {
+            return self.answer(conn, id, Err(fenced()));
+        }
         let control = self.door.path.display().to_string();
         for order in &mut batch.orders {
             order.env.insert("TASKD_CONTROL".into(), control.clone()); // where it finds its supervisor
@@ -228,6 +231,7 @@ impl Engine {
             stdout: Some(stdout),
             stderr: Some(stderr),
             kill_at: None,
+            is_fenced: false,
             tree: Tree::Wanted,
             left: Vec::new(),
             withdrawn: false,
@@ -272,9 +276,17 @@ impl Engine {
 
     /// Cancels all waiting starts, since the guard ends.
     pub(super) fn withdraw_all_waiting(&mut self) {
+        self.withdraw_for(&LaunchError::Refused("the job is being stopped".into()));
+    }
+
+    /// Cancels all waiting starts, since the host may run no processes any more.
+    pub(super) fn withdraw_fenced_starts(&mut self) {
+        self.withdraw_for(&fenced());
+    }
+
+    fn withdraw_for(&mut self, why: &LaunchError) {
         for start in std::mem::take(&mut self.waiting) {
-            let ending = LaunchError::Refused("the job is being stopped".into());
-            let error = start.failed.map_or(ending, |(error, _)| error);
+            let error = start.failed.map_or(why.clone(), |(error, _)| error);
             self.answer(start.conn, start.id, Err(error));
         }
     }
@@ -283,4 +295,12 @@ impl Engine {
         let standbys = |start: &WaitingStart| start.standbys_until.filter(|_| start.failed.is_none());
         self.waiting.iter().map(|start| standbys(start).map_or(start.until, |until| until.min(start.until))).min()
     }
+}
+
+/// The answer to a start for which the host's time is over.
+fn fenced() -> LaunchError {
+    LaunchError::Unreachable(
+        "the time until which this host may run processes is over: no process starts before its lease is renewed"
+            .into(),
+    )
 }

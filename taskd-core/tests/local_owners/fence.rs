@@ -63,8 +63,9 @@ async fn ranks_of_a_stopped_owner_are_killed_at_the_deadline() {
     let exits = || std::fs::read_to_string(supervisor.path("exits")).ok();
     let exits = eventually("the owner sees the exits", exits).await;
     assert_eq!(exits.matches("guard Fenced").count(), 3, "{exits}");
-    let printed = std::fs::read_to_string(supervisor.path("procs/rank-1.1/stderr.log")).unwrap();
-    assert!(printed.contains("taskd: killed by this host's guard"), "{printed}");
+    let log = supervisor.path("procs/rank-1.1/stderr.log");
+    let is_logged = || std::fs::read_to_string(&log).ok()?.contains("taskd: killed by this host's guard").then_some(());
+    eventually("the reason is in the log", is_logged).await;
     supervisor.kill();
     send(supervisor.guard, Signal::TERM);
     supervisor.all_is_gone(BOUND).await;

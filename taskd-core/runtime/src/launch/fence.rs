@@ -16,12 +16,6 @@ pub trait Fence: Send + Sync {
     fn set_deadline(&self, deadline: Option<Duration>);
 }
 
-impl<T: Fence + ?Sized> Fence for std::sync::Arc<T> {
-    fn set_deadline(&self, deadline: Option<Duration>) {
-        T::set_deadline(self, deadline);
-    }
-}
-
 /// Returns the time since the machine's start, the time for which it was suspended included (`CLOCK_BOOTTIME`).
 #[must_use]
 pub fn since_boot() -> Duration {

@@ -11,7 +11,6 @@ use crate::launch::fence::since_boot;
 use crate::launch::guard::A_CENTURY;
 use crate::launch::guard::poll::{Poll, Token};
 use crate::launch::guard::procs::{Key, Tree};
-use crate::launch::guard::streams::LAST_BYTES_MAX;
 use crate::launch::guard::wire::Answer;
 use rustix::process::Signal;
 use rustix::time::{
@@ -89,7 +88,7 @@ impl Engine {
         self.withdraw_fenced_starts();
         self.counters.fenced += killed.len() as u64;
         for key in &killed {
-            self.drain(*key, LAST_BYTES_MAX, |proc| &mut proc.stderr);
+            // Before the rest of its output is read: the end of the output closes the log.
             if let Some(stderr) = self.procs.get(*key).and_then(|proc| proc.stderr.as_ref()) {
                 stderr.say(&self.logs, &format!("taskd: {WHY}\n"));
             }

@@ -59,7 +59,7 @@ impl HostAgent {
     pub async fn run(self, managers: &[String], peer_address: String, stop: CancellationToken) -> Result<(), Failure> {
         let HostAgent { host, security, forwarder, local, torch, common } = self;
         let mut agent = Agent::builder(common.job.clone(), host, torch, &security).settings(common.settings());
-        agent = agent.fence(Arc::clone(&local) as Arc<_>); // for an agent that is stopped or killed
+        agent = agent.fence(Arc::<LocalLauncher>::clone(&local)); // for an agent that is stopped or killed
         for manager in managers {
             agent = agent.manager(manager);
         }

@@ -42,7 +42,7 @@ impl Job {
             step: 0,
         };
         let spec = Arc::new(JobSpec::new("bench", ranks, WorkerSpec::new(["train"])));
-        job.give(Input::Start(Box::new(Start { spec, trace: None, rendezvous_service: None })));
+        job.give(Input::Start(Box::new(Start { spec, trace: None, rendezvous_service: None, resume: None })));
         let start = job.give(Input::Listed(Listing::default())).ok_or("the kernel starts nothing")?;
         let accepted = (0..ranks).map(|rank| (domain(rank), Ok(TargetReply::Accepted))).collect();
         job.give(Input::Answered { id: start, results: accepted });

@@ -11,7 +11,7 @@ use tokio::time::Instant;
 
 /// Whether a host gives signs of life.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Sight {
+pub(super) enum Visibility {
     Seen,
     /// It has been silent: nothing is known of its processes.
     OutOfSight,
@@ -25,7 +25,7 @@ pub(super) struct Host {
     pub(super) name: NodeId,
     /// Time of the last message of its agent.
     pub(super) heard: watch::Sender<Instant>,
-    pub(super) sight: watch::Sender<Sight>,
+    pub(super) sight: watch::Sender<Visibility>,
     state: Mutex<State>,
 }
 
@@ -74,7 +74,7 @@ impl Host {
         let Introduction { info, labels, peer, peer_address } = by;
         // A host that never got a grant of this manager may still have one of its predecessor.
         let state = State { session, info, labels, peer, peer_address, granted: now };
-        let (heard, sight) = (watch::Sender::new(now), watch::Sender::new(Sight::Seen));
+        let (heard, sight) = (watch::Sender::new(now), watch::Sender::new(Visibility::Seen));
         Host { name, heard, sight, state: Mutex::new(state) }
     }
 

@@ -18,7 +18,7 @@ use crate::settings::{ClusterSettings, SettingsError};
 use crate::wire::proto::{ToAgent, Welcome, to_agent};
 use crate::wire::{VERSION, VERSION_MIN, common_version, encode, method};
 use futures::future::join_all;
-use host::{Host, Session, Sight};
+use host::{Host, Session, Visibility};
 use remote::RemoteLauncher;
 use service::Greeting;
 use std::collections::BTreeMap;
@@ -292,7 +292,7 @@ impl Inner {
             return Ok((host, session, connection));
         }
         if let Some(other) = known.as_ref().filter(|host| host.session().instance != hello.instance)
-            && *other.sight.borrow() == Sight::Seen
+            && *other.sight.borrow() == Visibility::Seen
             && other.session().link.is_attached()
         {
             return Err(Status::invalid_argument(format!(
@@ -325,7 +325,7 @@ impl Inner {
     /// Removes a host that is silent and whose lease is over.
     fn lose(&self, host: &Arc<Host>, why: &str) {
         tracing::error!(host = %host.name, peer = %host.peer(), %why, "a host is lost");
-        host.sight.send_replace(Sight::Left);
+        host.sight.send_replace(Visibility::Left);
         self.lock().remove(&host.name);
         host.session().calls.end(why);
         self.fleet.remove(&host.name, why);

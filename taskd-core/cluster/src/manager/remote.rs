@@ -1,7 +1,7 @@
 //! The launcher of one host, called over the wire.
 
 use super::Inner;
-use super::host::{Host, Sight};
+use super::host::{Host, Visibility};
 use crate::session::CallError;
 use crate::wire::{DirectiveArguments, PrepareArguments, StartArguments, StopArguments, decode, encode, method};
 use async_trait::async_trait;
@@ -30,9 +30,11 @@ impl RemoteLauncher {
     ) -> Result<T, LaunchError> {
         self.manager.in_office()?;
         match *self.host.sight.borrow() {
-            Sight::Seen => {}
-            Sight::OutOfSight => return Err(LaunchError::Unreachable(format!("{} is out of sight", self.host.name))),
-            Sight::Left => return Err(LaunchError::Unreachable(format!("{} has left", self.host.name))),
+            Visibility::Seen => {}
+            Visibility::OutOfSight => {
+                return Err(LaunchError::Unreachable(format!("{} is out of sight", self.host.name)));
+            }
+            Visibility::Left => return Err(LaunchError::Unreachable(format!("{} has left", self.host.name))),
         }
         let arguments = encode(arguments).map_err(|error| refused(&format!("{method} cannot be sent"), &error))?;
         let answer = self.host.session().calls.call(method, arguments, cancellable).await;
@@ -84,7 +86,7 @@ impl Launcher for RemoteLauncher {
         tokio::select! {
             biased;
             answer = self.call(method::WATCH, &from, true) => answer,
-            _ = sight.wait_for(|sight| *sight != Sight::Seen) => {
+            _ = sight.wait_for(|sight| *sight != Visibility::Seen) => {
                 Err(LaunchError::Unreachable(format!("{} is out of sight", self.host.name)))
             }
         }

@@ -1,7 +1,7 @@
 //! Watches the signs of life of one host: it is out of sight when it is silent, and has left when its lease is over.
 
 use super::Inner;
-use super::host::{Host, Sight};
+use super::host::{Host, Visibility};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use taskd_runtime::job::NodeId;
@@ -35,13 +35,13 @@ pub(super) async fn watch(manager: Arc<Inner>, host: Arc<Host>) {
         if *heard.borrow_and_update() > last {
             continue;
         }
-        host.sight.send_replace(Sight::OutOfSight);
+        host.sight.send_replace(Visibility::OutOfSight);
         tracing::warn!(host = %host.name, peer = %host.peer(), "a host is out of sight: its processes are left as they are");
         let lost_at = host.granted() + manager.settings.replace_after();
         tokio::select! {
             biased;
             changed = heard.changed() => match changed {
-                Ok(()) => _ = host.sight.send_replace(Sight::Seen),
+                Ok(()) => _ = host.sight.send_replace(Visibility::Seen),
                 Err(_) => return,
             },
             () = sleep_until(lost_at.max(Instant::now())) => {

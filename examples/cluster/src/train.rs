@@ -62,7 +62,10 @@ pub async fn train(options: &TrainOptions) -> Result<(), Failure> {
         _ => tokio::select! {
             biased;
             ended = running => ended,
-            _ = tokio::signal::ctrl_c() => Ok(stop.cancel()),
+            _ = tokio::signal::ctrl_c() => {
+                stop.cancel();
+                Ok(())
+            }
         },
     };
     serving.abort();

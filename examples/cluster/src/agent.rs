@@ -2,7 +2,6 @@
 
 use crate::options::{AgentOptions, Common};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 use taskd_core::cluster::{Agent, Forwarder, PlaintextDialer};
@@ -94,10 +93,4 @@ pub async fn serve_agent(options: &AgentOptions) -> Result<(), Failure> {
     }
     stop.cancel();
     running.await
-}
-
-/// Returns the directory of the ranks' output on a host.
-#[must_use]
-pub fn output_dir(common: &Common) -> PathBuf {
-    common.dir.join("run")
 }

@@ -1,8 +1,8 @@
-//! Faults of ranks, hosts, links and agents of a PyTorch job on hosts that are namespaces of this machine, and whether the
-//! job blames the right one and trains on.
+//! Faults of ranks, hosts, links and agents of a PyTorch job on hosts that are namespaces of this machine, and whether
+//! the job blames the right one and trains on.
 //!
-//! `cargo run --release -p taskd-cluster-example --example netns_chaos`, as root. `--scenario host-lost` runs one of them,
-//! `--list` names them. A scenario that fails although no gap is known makes the exit code 1.
+//! `cargo run --release -p taskd-cluster-example --example netns_chaos`, as root. `--scenario host-lost` runs one of
+//! them, `--list` names them. A scenario that fails although no gap is known makes the exit code 1.
 
 use clap::Parser;
 use std::process::ExitCode;

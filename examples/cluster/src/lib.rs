@@ -1,5 +1,5 @@
-//! What the program `cluster` consists of: the agent of a host, and the manager of a job. And what its tests and benchmarks
-//! need: hosts in namespaces of this machine, trainings on them, and scenarios of faults.
+//! What the program `cluster` consists of: the agent of a host, and the manager of a job. And what its tests and
+//! benchmarks need: hosts in namespaces of this machine, trainings on them, and scenarios of faults.
 
 mod agent;
 pub mod hosts;

@@ -1,4 +1,7 @@
-//! A PyTorch job on three hosts in namespaces of this machine: a rank is killed, then a host is lost, and the job trains on.
+//! A PyTorch job on three hosts in namespaces of this machine: a rank is killed, then a host is lost, and the job
+//! trains on.
+
+#![allow(clippy::unwrap_used, reason = "this is a test")]
 
 use rustix::process::{Pid, Signal, kill_process};
 use std::collections::BTreeSet;

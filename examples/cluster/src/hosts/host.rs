@@ -14,8 +14,8 @@ use std::process::{Child, Command, Stdio};
 
 /// Name of a host's network device.
 pub(super) const DEVICE: &str = "eth0";
-/// Keeps the mount namespace of a host, with its own files, until its input ends. `$1` is mounted over, `$2` is the host's
-/// directory there.
+/// Keeps the mount namespace of a host, with its own files, until its input ends. `$1` is mounted over, `$2` is the
+/// host's directory there.
 const KEEPER: &str = r#"
 set -e
 mount -t tmpfs -o mode=755 tmpfs "$1"
@@ -90,7 +90,8 @@ impl Host {
         self.address
     }
 
-    /// Returns the directory of this host's own files, as its processes see it. Another host has an empty directory there.
+    /// Returns the directory of this host's own files, as its processes see it. Another host has an empty directory
+    /// there.
     #[must_use]
     pub fn dir(&self) -> &Path {
         &self.dir
@@ -150,8 +151,8 @@ impl Host {
         }
     }
 
-    /// Takes the link of this host down at the bridge, as a cable that is pulled, or up again. The host keeps its address;
-    /// packets in both directions are lost without an error.
+    /// Takes the link of this host down at the bridge, as a cable that is pulled, or up again. The host keeps its
+    /// address; packets in both directions are lost without an error.
     ///
     /// # Errors
     /// The namespace does not exist any more.

@@ -1,8 +1,8 @@
-//! Hosts for tests and benchmarks: each is a network namespace with an address of its own on one bridge, a mount namespace
-//! in which it sees only its own files and the shared ones, and a share of the processors.
+//! Hosts for tests and benchmarks: each is a network namespace with an address of its own on one bridge, a mount
+//! namespace in which it sees only its own files and the shared ones, and a share of the processors.
 //!
-//! Needs Linux, root, and `ip`, `nsenter` and `unshare`. Nothing of this machine's own network changes: the bridge is in a
-//! namespace, too. All hosts see the processes of this machine, and its clocks.
+//! Needs Linux, root, and `ip`, `nsenter` and `unshare`. Nothing of this machine's own network changes: the bridge is
+//! in a namespace, too. All hosts see the processes of this machine, and its clocks.
 
 mod host;
 mod leftovers;
@@ -63,8 +63,8 @@ impl Names {
 pub struct Unavailable(String);
 
 impl Hosts {
-    /// Creates `count` hosts, named `h1`, `h2` and so on, each with at most `cpus` processors. Removes hosts that killed
-    /// programs have left.
+    /// Creates `count` hosts, named `h1`, `h2` and so on, each with at most `cpus` processors. Removes hosts that
+    /// killed programs have left.
     ///
     /// # Errors
     /// Returns [`Unavailable`] if this machine does not allow it.
@@ -145,8 +145,8 @@ impl Hosts {
         self.names.root().join("logs")
     }
 
-    /// Keeps the files after the hosts are removed: the shared ones, the output, and a copy of each host's own files as they
-    /// are now. Returns their directory.
+    /// Keeps the files after the hosts are removed: the shared ones, the output, and a copy of each host's own files as
+    /// they are now. Returns their directory.
     pub fn keep(&mut self) -> PathBuf {
         let root = self.names.root();
         for host in &self.hosts {

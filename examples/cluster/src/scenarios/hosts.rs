@@ -4,6 +4,8 @@ use super::trial::Moment;
 use super::{Expected, Injected, Scenario, Trial};
 use taskd_examples::program::Failure;
 
+/// Host of the manager, which has ranks, too.
+pub(super) const MANAGER: &str = "h1";
 /// Host with ranks, but without the manager.
 pub(super) const HOST: &str = "h2";
 /// Host without ranks.

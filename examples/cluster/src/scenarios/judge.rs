@@ -26,8 +26,8 @@ pub struct Row {
     pub correct: bool,
     /// Seconds from the fault to its detection.
     pub detected_s: Option<f64>,
-    /// Seconds from the fault until all ranks have completed a step again; if no rank was lost, the longest time without a
-    /// step.
+    /// Seconds from the fault until all ranks have completed a step again; if no rank was lost, the longest time
+    /// without a step.
     pub resumed_s: Option<f64>,
     /// Completed steps that were computed again.
     pub steps_lost: Option<u64>,

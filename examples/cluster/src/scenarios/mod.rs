@@ -1,5 +1,5 @@
-//! Scenarios of faults in a training on hosts in namespaces: what is injected, and whether the job blames the right one and
-//! trains on. A file per group; [`all`] lists them.
+//! Scenarios of faults in a training on hosts in namespaces: what is injected, and whether the job blames the right one
+//! and trains on. A file per group; [`all`] lists them.
 
 mod agents;
 mod hosts;
@@ -67,7 +67,8 @@ impl Scenario {
     /// Runs the scenario once: starts a job, injects the fault, and ends the job after it.
     ///
     /// # Errors
-    /// This machine cannot have hosts in namespaces, or the job did not start. What happens after the fault is in the row.
+    /// This machine cannot have hosts in namespaces, or the job did not start. What happens after the fault is in the
+    /// row.
     pub async fn run(&self, setting: &Setting, seed: u64) -> Result<Row, Failure> {
         let hosts = Hosts::create(HOSTS + self.more_hosts, setting.cpus)?;
         hosts.notes().iter().for_each(|note| eprintln!("note          {note}"));

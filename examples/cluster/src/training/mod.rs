@@ -25,7 +25,8 @@ const POLL: Duration = Duration::from_millis(50);
 const STEPS_MAX: u64 = 10_000_000;
 /// Steps that a job still trains after the order to end it.
 const STEPS_TO_END: u64 = 15;
-/// Time within which a job trains and makes progress. Four ranks that import torch on two loaded processors need a minute.
+/// Time within which a job trains and makes progress. Four ranks that import torch on two loaded processors need a
+/// minute.
 pub const PATIENCE: Duration = Duration::from_secs(180);
 /// The training script.
 const SCRIPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../python/train_recover.py");

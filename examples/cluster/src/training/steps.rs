@@ -77,8 +77,8 @@ impl Steps {
         (0..ranks).all(|rank| of(rank).flat_map(Process::computed).filter(|line| line.t > since).count() >= number)
     }
 
-    /// Returns the first step that all ranks have computed since `since`, and when the last of them had. Ignores steps of
-    /// the processes that `ignored` names.
+    /// Returns the first step that all ranks have computed since `since`, and when the last of them had. Ignores steps
+    /// of the processes that `ignored` names.
     #[must_use]
     pub fn first_common(&self, since: f64, ranks: u32, ignored: &[i32]) -> Option<(u64, f64)> {
         let counted = self.0.iter().filter(|process| !ignored.contains(&process.pid));
@@ -104,8 +104,8 @@ pub(super) fn process_of(name: &str) -> Option<(u32, i32)> {
 
 /// Returns which two processes trained the same rank at the same time, in one sentence; `None` if none did.
 ///
-/// A process must have ended, and have computed its last step, before the process that follows it has computed its first
-/// one. A process that was seen alive after that time might have trained.
+/// A process must have ended, and have computed its last step, before the process that follows it has computed its
+/// first one. A process that was seen alive after that time might have trained.
 #[must_use]
 pub fn two_worlds(steps: &Steps, lives: &Lives) -> Option<String> {
     for one in &steps.0 {

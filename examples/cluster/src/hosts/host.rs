@@ -4,6 +4,7 @@ use super::leftovers::kill;
 use super::network::{NO_HOST, ip, pids};
 use super::quota::Quota;
 use rustix::process::Signal;
+use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::fs;
 use std::io::{self, BufRead, BufReader};
@@ -11,9 +12,12 @@ use std::net::Ipv4Addr;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
 
 /// Name of a host's network device.
 pub(super) const DEVICE: &str = "eth0";
+/// Time within which processes end after SIGKILL, on a loaded machine.
+const KILLED_WITHIN: Duration = Duration::from_secs(20);
 /// Keeps the mount namespace of a host, with its own files, until its input ends. `$1` is mounted over, `$2` is the
 /// host's directory there.
 const KEEPER: &str = r#"
@@ -136,13 +140,18 @@ impl Host {
     /// Sends SIGKILL to all processes on this host, until none is left. Returns their number.
     ///
     /// # Errors
-    /// The namespace does not exist any more.
+    /// The namespace does not exist any more, or a process does not end.
     pub fn kill_all(&self) -> io::Result<usize> {
-        let mut killed = std::collections::BTreeSet::new();
+        let mut killed = BTreeSet::new();
+        let until = Instant::now() + KILLED_WITHIN;
         loop {
             let running: Vec<i32> = self.pids()?.into_iter().filter(|pid| is_alive(*pid)).collect();
             if running.is_empty() {
                 return Ok(killed.len());
+            }
+            if Instant::now() >= until {
+                let text = format!("processes {running:?} on {} do not end within {KILLED_WITHIN:?}", self.name);
+                return Err(io::Error::other(text));
             }
             for pid in running {
                 kill(pid, Signal::KILL);

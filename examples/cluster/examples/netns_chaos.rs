@@ -28,6 +28,9 @@ struct Options {
     /// Lease of a host in milliseconds.
     #[arg(long, allow_negative_numbers = true, default_value_t = 6000, value_parser = number::<u64>(1000, 600_000))]
     lease_ms: u64,
+    /// Seconds of training before the fault: a standby needs about 8 to be ready, more on a loaded machine.
+    #[arg(long, allow_negative_numbers = true, default_value_t = 15, value_parser = number::<u64>(0, 3600))]
+    settle_s: u64,
     /// Hundredths of a processor that each host has.
     #[arg(long, allow_negative_numbers = true, default_value_t = 100, value_parser = number::<u32>(10, 100_000))]
     cpu_percent: u32,
@@ -61,7 +64,8 @@ async fn run(options: &Options) -> Result<(), Failure> {
     let located = tokio::task::spawn_blocking(|| venv::locate(&mut |line| eprintln!("python        {line}")));
     let python = located.await??;
     let (lease, cpus) = (Duration::from_millis(options.lease_ms), f64::from(options.cpu_percent) / 100.0);
-    let setting = Setting { python, lease, cpus, keep: options.keep };
+    let settle = Duration::from_secs(options.settle_s);
+    let setting = Setting { python, lease, cpus, settle, keep: options.keep };
     let mut rows = Vec::new();
     for seed in (options.seed..).take(options.runs as usize) {
         for scenario in &scenarios {

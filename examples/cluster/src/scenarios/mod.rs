@@ -54,6 +54,8 @@ pub struct Setting {
     pub lease: Duration,
     /// Processors of a host.
     pub cpus: f64,
+    /// Time of training before the fault: a standby needs some to be ready.
+    pub settle: Duration,
     /// Keeps the files of runs that fail.
     pub keep: bool,
 }
@@ -74,7 +76,7 @@ impl Scenario {
         hosts.notes().iter().for_each(|note| eprintln!("note          {note}"));
         let (python, lease) = (setting.python.clone(), setting.lease);
         let plan = Plan { python, ranks: RANKS, slots: SLOTS, hosts: HOSTS, lease, pace_ms: PACE_MS };
-        let mut trial = Trial::begin(Training::start(plan, hosts)?, seed).await?;
+        let mut trial = Trial::begin(Training::start(plan, hosts)?, seed, setting.settle).await?;
         let row = match (self.inject)(&mut trial).await {
             Ok(injected) => trial.finish(self, injected).await,
             Err(error) => Row::failed(self, &trial, &error),

@@ -6,6 +6,10 @@ use super::{Expected, Injected, Scenario, Trial};
 use taskd_examples::program::Failure;
 use tokio::time::sleep;
 
+/// What a job does today if a recovery needs a host that is out of sight but not lost yet.
+const OUT_OF_SIGHT: &str =
+    "orders to a host out of sight fail at once: the job uses up its attempts before the host is back or lost";
+
 pub(super) const SCENARIOS: &[Scenario] = &[
     Scenario {
         name: "host-cut",
@@ -24,9 +28,16 @@ pub(super) const SCENARIOS: &[Scenario] = &[
     Scenario {
         name: "host-deaf",
         about: "packets from the manager's host to a host with two ranks are lost; those in the other direction arrive",
-        known_gap: None,
+        known_gap: Some(OUT_OF_SIGHT),
         more_hosts: 0,
         inject: |trial| Box::pin(cut_one_way(trial, MANAGER, HOST)),
+    },
+    Scenario {
+        name: "rank-killed-in-blip",
+        about: "a rank of the manager's host gets SIGKILL while another host has no link for less than its lease",
+        known_gap: Some(OUT_OF_SIGHT),
+        more_hosts: 0,
+        inject: |trial| Box::pin(kill_in_blip(trial)),
     },
     Scenario {
         name: "link-blip",
@@ -54,6 +65,22 @@ async fn cut_one_way(trial: &mut Trial, from: &str, to: &str) -> Result<Injected
     hosts.get(from)?.cut_to(hosts.get(to)?)?;
     let injected = Injected::new(format!("packets from {from} to {to} are lost"), at, expected);
     Ok(Injected { fenced: Some(HOST.into()), ..injected })
+}
+
+async fn kill_in_blip(trial: &mut Trial) -> Result<Injected, Failure> {
+    let time = trial.training.plan.lease / 2;
+    let rank = trial.ranks_on(MANAGER).first().copied().ok_or("the manager's host has no rank")?;
+    trial.training.hosts.get(HOST)?.set_link(false)?;
+    sleep(time / 2).await; // the host is out of sight now
+    let at = Moment::now();
+    trial.kill(rank)?;
+    sleep(time / 2).await;
+    trial.training.hosts.get(HOST)?.set_link(true)?;
+    Ok(Injected::new(
+        format!("SIGKILL to rank {rank} while the link of {HOST} is down for {time:?}"),
+        at,
+        trial.exit_of(rank),
+    ))
 }
 
 async fn cut_briefly(trial: &mut Trial) -> Result<Injected, Failure> {

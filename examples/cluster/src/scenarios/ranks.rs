@@ -2,7 +2,6 @@
 
 use super::trial::Moment;
 use super::{Injected, Scenario, Trial};
-use rustix::process::{Pid, Signal, kill_process};
 use taskd_examples::program::Failure;
 
 pub(super) const SCENARIOS: &[Scenario] = &[Scenario {
@@ -16,8 +15,7 @@ pub(super) const SCENARIOS: &[Scenario] = &[Scenario {
 async fn kill_rank(trial: &mut Trial) -> Result<Injected, Failure> {
     let rank = trial.any_rank();
     trial.part_of_a_step().await;
-    let pid = trial.before.get(&rank).copied().and_then(Pid::from_raw).ok_or("the rank has no process")?;
     let at = Moment::now();
-    kill_process(pid, Signal::KILL)?;
+    trial.kill(rank)?;
     Ok(Injected::new(format!("SIGKILL to rank {rank}"), at, trial.exit_of(rank)))
 }

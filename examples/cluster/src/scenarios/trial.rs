@@ -5,6 +5,7 @@ use super::judge::Row;
 use crate::training::Training;
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
+use rustix::process::{Pid, Signal, kill_process};
 use rustix::time::{ClockId, clock_gettime};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -111,6 +112,15 @@ impl Trial {
     /// Waits for a random part of some steps, so that faults hit every phase of a step.
     pub async fn part_of_a_step(&mut self) {
         sleep(Duration::from_millis(self.random.random_range(0..100))).await;
+    }
+
+    /// Sends SIGKILL to the process of a rank.
+    ///
+    /// # Errors
+    /// The rank has no process.
+    pub fn kill(&self, rank: u32) -> Result<(), Failure> {
+        let pid = self.before.get(&rank).copied().and_then(Pid::from_raw);
+        Ok(kill_process(pid.ok_or_else(|| format!("rank {rank} has no process"))?, Signal::KILL)?)
     }
 
     /// Returns the ranks on a host.

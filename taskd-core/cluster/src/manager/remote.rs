@@ -14,7 +14,8 @@ use taskd_runtime::launch::{
     Change, DirectiveBatch, LaunchError, Launcher, LauncherInfo, Listing, PrepareOptions, Revision, StartBatch,
 };
 
-/// Calls the launcher of a host's agent. While the host is out of sight every call fails at once.
+/// Calls the launcher of a host's agent. While the host is out of sight, requests for information fail at once, and orders
+/// wait.
 pub(super) struct RemoteLauncher {
     pub(super) host: Arc<Host>,
     pub(super) manager: Arc<Inner>,
@@ -29,16 +30,35 @@ impl RemoteLauncher {
         cancellable: bool,
     ) -> Result<T, LaunchError> {
         self.manager.in_office()?;
-        match *self.host.sight.borrow() {
-            Sight::Seen => {}
-            Sight::OutOfSight => return Err(LaunchError::Unreachable(format!("{} is out of sight", self.host.name))),
-            Sight::Left => return Err(LaunchError::Unreachable(format!("{} has left", self.host.name))),
-        }
+        self.in_sight(cancellable).await?;
         let arguments = encode(arguments).map_err(|error| refused(&format!("{method} cannot be sent"), &error))?;
         let answer = self.host.session().calls.call(method, arguments, cancellable).await;
         self.manager.in_office()?;
         let value = answer.map_err(|error| self.error(error))?;
         decode(&value).map_err(|error| refused(&format!("the answer to {method} cannot be read"), &error))
+    }
+
+    /// Returns Ok if the host is in sight. An order waits while it is out of sight, which ends within
+    /// [`replace_after`](crate::ClusterSettings::replace_after): an order that failed meanwhile would use up an attempt of a
+    /// recovery, and the job would fail before the host is back or lost. A request for information fails at once.
+    async fn in_sight(&self, is_request: bool) -> Result<(), LaunchError> {
+        let mut sight = self.host.sight.subscribe();
+        let gone = |what| Err(LaunchError::Unreachable(format!("{} {what}", self.host.name)));
+        loop {
+            let seen = *sight.borrow_and_update();
+            match seen {
+                Sight::Seen => return Ok(()),
+                Sight::OutOfSight if is_request => return gone("is out of sight"),
+                Sight::OutOfSight => {}
+                Sight::Left => return gone("has left"),
+            }
+            let over = self.manager.over();
+            tokio::select! {
+                biased;
+                error = over => return Err(error),
+                changed = sight.changed() => if changed.is_err() { return gone("has left") },
+            }
+        }
     }
 
     fn error(&self, error: CallError) -> LaunchError {

@@ -7,9 +7,9 @@
 mod splice;
 
 use crate::dial::Dial;
+use crate::wire::proto::Chunk;
 use crate::wire::proto::peer_client::PeerClient;
 use crate::wire::proto::peer_server::{self, PeerServer};
-use crate::wire::proto::Chunk;
 use futures::stream::BoxStream;
 use splice::{CHUNKS_MAX, from_stream, to_stream};
 use std::fmt;
@@ -57,7 +57,11 @@ impl fmt::Debug for Forwarder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Shared { job, elsewhere, here, .. } = &*self.shared;
         let (elsewhere, here) = (elsewhere.borrow().clone(), *here.borrow());
-        f.debug_struct("Forwarder").field("job", job).field("elsewhere", &elsewhere).field("here", &here).finish_non_exhaustive()
+        f.debug_struct("Forwarder")
+            .field("job", job)
+            .field("elsewhere", &elsewhere)
+            .field("here", &here)
+            .finish_non_exhaustive()
     }
 }
 
@@ -193,19 +197,22 @@ impl peer_server::Peer for PeerService {
 
     async fn forward(&self, request: Request<Streaming<Chunk>>) -> Result<Response<Self::ForwardStream>, Status> {
         let mut chunks = request.into_inner();
-        let first = chunks.message().await?.ok_or_else(|| Status::invalid_argument("the connection has no first chunk"))?;
+        let first =
+            chunks.message().await?.ok_or_else(|| Status::invalid_argument("the connection has no first chunk"))?;
         if first.job != self.shared.job {
-            let text = format!("this is an agent of job {}, and the peer belongs to job {}", self.shared.job, first.job);
+            let text =
+                format!("this is an agent of job {}, and the peer belongs to job {}", self.shared.job, first.job);
             return Err(Status::permission_denied(text));
         }
         let generation = Generation(first.generation);
         let mut here = self.shared.here.subscribe();
         let served = here.wait_for(|here| here.is_some_and(|(served, _)| served >= generation));
         let late = |_| Status::unavailable(format!("no service of this host serves {generation}"));
-        let served = *timeout(SERVED_WITHIN, served).await.map_err(late)?.map_err(|_| Status::unavailable("it ends"))?;
-        let (_, address) = served.filter(|(served, _)| *served == generation).ok_or_else(|| {
-            Status::failed_precondition(format!("{generation} is over: a later one is served"))
-        })?;
+        let served =
+            *timeout(SERVED_WITHIN, served).await.map_err(late)?.map_err(|_| Status::unavailable("it ends"))?;
+        let (_, address) = served
+            .filter(|(served, _)| *served == generation)
+            .ok_or_else(|| Status::failed_precondition(format!("{generation} is over: a later one is served")))?;
         let unreachable = |error| Status::unavailable(format!("the service does not answer: {error}"));
         let connection = TcpStream::connect(address).await.map_err(unreachable)?;
         let _ = connection.set_nodelay(true);

@@ -58,7 +58,7 @@ fn main() -> ExitCode {
 async fn run(options: &Options) -> Result<(), Failure> {
     let scenarios = chosen(options)?;
     if options.list {
-        scenarios.iter().for_each(|one| println!("{:16}{}", one.name, one.about));
+        scenarios.iter().for_each(|one| println!("{:20}{}", one.name, one.about));
         return Ok(());
     }
     let located = tokio::task::spawn_blocking(|| venv::locate(&mut |line| eprintln!("python        {line}")));
@@ -108,7 +108,7 @@ fn print(row: &Row) {
         (false, None) => "NOT CORRECT",
         (false, Some(_)) => "known gap",
     };
-    println!("{:16}{verdict}; lease {} s, load {}", row.scenario, row.lease_s, row.load);
+    println!("{:20}{verdict}; lease {} s, load {}", row.scenario, row.lease_s, row.load);
     println!("  injected      {}", row.injected);
     println!("  blamed        {}", if row.blamed.is_empty() { "nothing" } else { &row.blamed });
     let lost = row.steps_lost.map_or("-".into(), |lost| lost.to_string());

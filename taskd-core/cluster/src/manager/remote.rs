@@ -14,8 +14,8 @@ use taskd_runtime::launch::{
     Change, DirectiveBatch, LaunchError, Launcher, LauncherInfo, Listing, PrepareOptions, Revision, StartBatch,
 };
 
-/// Calls the launcher of a host's agent. While the host is out of sight, requests for information fail at once, and orders
-/// wait.
+/// Calls the launcher of a host's agent. While the host is out of sight, requests for information fail at once, and
+/// orders wait.
 pub(super) struct RemoteLauncher {
     pub(super) host: Arc<Host>,
     pub(super) manager: Arc<Inner>,
@@ -39,8 +39,8 @@ impl RemoteLauncher {
     }
 
     /// Returns Ok if the host is in sight. An order waits while it is out of sight, which ends within
-    /// [`replace_after`](crate::ClusterSettings::replace_after): an order that failed meanwhile would use up an attempt of a
-    /// recovery, and the job would fail before the host is back or lost. A request for information fails at once.
+    /// [`replace_after`](crate::ClusterSettings::replace_after): an order that failed meanwhile would use up an attempt
+    /// of a recovery, and the job would fail before the host is back or lost. A request for information fails at once.
     async fn in_sight(&self, is_request: bool) -> Result<(), LaunchError> {
         let mut sight = self.host.sight.subscribe();
         let gone = |what| Err(LaunchError::Unreachable(format!("{} {what}", self.host.name)));

@@ -10,6 +10,9 @@ use taskd_core::kernel::{IncidentReport, JobReport, Outcome};
 
 /// Most steps that a fault may cost: the one during which it happened.
 const STEPS_LOST_MAX: u64 = 1;
+/// Most time beyond the lease for a job to train again: a replacement without a standby imports torch on a loaded
+/// machine.
+const RESUMED_WITHIN: Duration = Duration::from_secs(60);
 /// Time by which the look at a process may be late, on a loaded machine.
 const LOOK_WITHIN: Duration = Duration::from_millis(500);
 
@@ -128,6 +131,10 @@ impl Row {
             self.steps_lost = Some(0);
         } else if let Some((step, time)) = steps.first_common(at, ranks, &trial.pids_of(replaced)) {
             self.resumed_s = Some(round(time - at));
+            let within = (trial.training.plan.lease + RESUMED_WITHIN).as_secs_f64();
+            if time - at > within {
+                self.problems.push(format!("the job trains again after {:.1} s, not within {within} s", time - at));
+            }
             let lost = steps.last_before(at).map_or(0, |last| (last + 1).saturating_sub(step));
             self.steps_lost = Some(lost);
             if lost > STEPS_LOST_MAX {

@@ -8,23 +8,11 @@
 //! ```
 
 use std::process::ExitCode;
-use taskd_cluster_example::{Options, Role, manage, serve_agent, train};
 use taskd_core::launch::guard;
-use taskd_examples::program;
 use taskd_pytorch::store;
 
 fn main() -> ExitCode {
     guard::init(); // this program is also the guard, in which this call does not return
     store::init(); // nor does it return in the store
-    let options: Options = program::options();
-    program::run(
-        "cluster",
-        Box::pin(async move {
-            match &options.role {
-                Role::Train(options) => train(options).await,
-                Role::Manager(options) => manage(options).await,
-                Role::Agent(options) => serve_agent(options).await,
-            }
-        }),
-    )
+    taskd_cluster_example::run()
 }

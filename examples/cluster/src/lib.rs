@@ -1,11 +1,42 @@
-//! What the program `cluster` consists of: the agent of a host, and the manager of a job.
+//! What the program `cluster` consists of: the agent of a host, and the manager of a job. And what its tests and
+//! benchmarks need: hosts in namespaces of this machine, trainings on them, and scenarios of faults.
 
 mod agent;
+pub mod hosts;
 mod manager;
 mod options;
+pub mod scenarios;
 mod train;
+pub mod training;
 
 pub use agent::{HostAgent, serve_agent};
 pub use manager::manage;
 pub use options::{AgentOptions, ManagerOptions, Options, Role, TrainOptions};
 pub use train::train;
+
+use std::process::ExitCode;
+use taskd_examples::program;
+
+/// Runs this process in the role that its command line names.
+#[must_use]
+pub fn run() -> ExitCode {
+    let options: Options = program::options();
+    program::run(
+        "cluster",
+        Box::pin(async move {
+            match &options.role {
+                Role::Train(options) => train(options).await,
+                Role::Manager(options) => manage(options).await,
+                Role::Agent(options) => serve_agent(options).await,
+            }
+        }),
+    )
+}
+
+/// Runs this process in the role that its command line names, if it names one. So a test can start its own program on a
+/// host. Must be called after `guard::init` and `store::init`, before anything else.
+#[must_use]
+pub fn run_if_role() -> Option<ExitCode> {
+    let first = std::env::args().nth(1);
+    first.is_some_and(|word| word == "train" || word == "manager" || word == "agent").then(run)
+}

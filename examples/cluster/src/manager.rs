@@ -12,7 +12,7 @@ use taskd_core::job::{JobSpec, NodeId, Ready, WorkerSpec};
 use taskd_core::kernel::JobReport;
 use taskd_core::runtime::Runtime;
 use taskd_core::{detect, recover};
-use taskd_examples::program::{Failure, LEAVE, completed};
+use taskd_examples::program::{self, Failure, LEAVE, completed};
 use taskd_pytorch::store::StoreProgram;
 use taskd_pytorch::with_store;
 use tokio::net::TcpListener;
@@ -53,7 +53,7 @@ pub async fn manage(options: &ManagerOptions) -> Result<(), Failure> {
     let (ran, agent_ended) = tokio::join!(job, running);
     serving.abort();
     let report = ran?;
-    println!("{report}");
+    program::print(&report, options.json, || report.to_string());
     completed(&report)?;
     agent_ended
 }

@@ -74,6 +74,9 @@ pub struct ManagerOptions {
     /// Directory that all hosts share, for checkpoints.
     #[arg(long)]
     pub checkpoints: Option<PathBuf>,
+    /// Prints the report of the job as one line of JSON at the end.
+    #[arg(long)]
+    pub json: bool,
     /// The command of a rank: an interpreter with the script and its arguments.
     #[arg(last = true, required = true)]
     pub command: Vec<String>,

@@ -37,7 +37,7 @@ fn faulty_components_are_found_with_their_cause_in_time() {
     assert_eq!((figures.faults, figures.jobs_with_false_blame), (80, 0));
     for result in &results {
         let limit = match (result.kind, result.excess) {
-            (Kind::SlowCheckpoint, _) => 150, // checkpoints are rare
+            (Kind::SlowCheckpoint, _) => 150,                // checkpoints are rare
             (Kind::SlowLink, excess) if excess >= 0.2 => 30, // at first a rank that is held up looks the same
             (_, excess) if excess >= 0.5 => 8,
             (_, excess) if excess >= 0.2 => 30,

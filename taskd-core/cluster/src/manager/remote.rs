@@ -14,7 +14,8 @@ use taskd_runtime::launch::{
     Change, DirectiveBatch, LaunchError, Launcher, LauncherInfo, Listing, PrepareOptions, Revision, StartBatch,
 };
 
-/// Calls the launcher of a host's agent. While the host is out of sight every call fails at once.
+/// Calls the launcher of a host's agent. While the host is out of sight, requests for information fail at once, and
+/// orders wait.
 pub(super) struct RemoteLauncher {
     pub(super) host: Arc<Host>,
     pub(super) manager: Arc<Inner>,
@@ -29,13 +30,7 @@ impl RemoteLauncher {
         cancellable: bool,
     ) -> Result<T, LaunchError> {
         self.manager.in_office()?;
-        match *self.host.sight.borrow() {
-            Visibility::Seen => {}
-            Visibility::OutOfSight => {
-                return Err(LaunchError::Unreachable(format!("{} is out of sight", self.host.name)));
-            }
-            Visibility::Left => return Err(LaunchError::Unreachable(format!("{} has left", self.host.name))),
-        }
+        self.in_sight(cancellable).await?;
         let arguments = encode(arguments).map_err(|error| refused(&format!("{method} cannot be sent"), &error))?;
         let answer = self.host.session().calls.call(method, arguments, cancellable).await;
         self.manager.in_office()?;
@@ -46,6 +41,29 @@ impl RemoteLauncher {
     async fn arguments(&self, batch: &StartBatch) -> StartArguments {
         let rendezvous = self.manager.rendezvous_for(&self.host).await;
         StartArguments { batch: batch.clone(), rendezvous, secret: self.manager.rank_secret().await }
+    }
+
+    /// Returns Ok if the host is in sight. An order waits while it is out of sight, which ends within
+    /// [`replace_after`](crate::ClusterSettings::replace_after): an order that failed meanwhile would use up an attempt
+    /// of a recovery, and the job would fail before the host is back or lost. A request for information fails at once.
+    async fn in_sight(&self, is_request: bool) -> Result<(), LaunchError> {
+        let mut sight = self.host.sight.subscribe();
+        let gone = |what| Err(LaunchError::Unreachable(format!("{} {what}", self.host.name)));
+        loop {
+            let seen = *sight.borrow_and_update();
+            match seen {
+                Visibility::Seen => return Ok(()),
+                Visibility::OutOfSight if is_request => return gone("is out of sight"),
+                Visibility::OutOfSight => {}
+                Visibility::Left => return gone("has left"),
+            }
+            let over = self.manager.over();
+            tokio::select! {
+                biased;
+                error = over => return Err(error),
+                changed = sight.changed() => if changed.is_err() { return gone("has left") },
+            }
+        }
     }
 
     fn error(&self, error: CallError) -> LaunchError {

@@ -1,0 +1,21 @@
+//! Faults of single ranks.
+
+use super::trial::Moment;
+use super::{Injected, Scenario, Trial};
+use taskd_examples::program::Failure;
+
+pub(super) const SCENARIOS: &[Scenario] = &[Scenario {
+    name: "rank-killed",
+    about: "the process of one rank gets SIGKILL",
+    known_gap: None,
+    more_hosts: 0,
+    inject: |trial| Box::pin(kill_rank(trial)),
+}];
+
+async fn kill_rank(trial: &mut Trial) -> Result<Injected, Failure> {
+    let rank = trial.any_rank();
+    trial.part_of_a_step().await;
+    let at = Moment::now();
+    trial.kill(rank)?;
+    Ok(Injected::new(format!("SIGKILL to rank {rank}"), at, trial.exit_of(rank)))
+}

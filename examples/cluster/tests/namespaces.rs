@@ -1,0 +1,108 @@
+//! A PyTorch job on three hosts in namespaces of this machine: a rank is killed, then a host is lost, and the job
+//! trains on.
+
+#![allow(clippy::unwrap_used, reason = "this is a test")]
+
+use rustix::process::{Pid, Signal, kill_process};
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::process::ExitCode;
+use std::time::Duration;
+use taskd_cluster_example::hosts::Hosts;
+use taskd_cluster_example::run_if_role;
+use taskd_cluster_example::training::{Plan, Training, two_worlds};
+use taskd_core::detect::FaultClass;
+use taskd_core::kernel::Outcome;
+use taskd_core::launch::guard;
+use taskd_examples::recover::now;
+use taskd_pytorch::{store, venv};
+use taskd_testing::testing::guarded_test;
+
+const NAME: &str = "a_job_survives_a_killed_rank_and_a_lost_host";
+/// Long, so that a machine with much other work loses no host.
+const LEASE: Duration = Duration::from_secs(10);
+/// Steps of each rank between two faults.
+const STEPS: usize = 20;
+/// Time within which the processes of a job that has ended must have ended.
+const ENDED_WITHIN: Duration = Duration::from_secs(20);
+
+fn main() -> ExitCode {
+    guard::init(); // this program is also the guard
+    store::init(); // and the store
+    match run_if_role() {
+        Some(code) => code, // and the manager, and the agents
+        None => guarded_test(NAME, a_job_survives_a_killed_rank_and_a_lost_host),
+    }
+}
+
+async fn a_job_survives_a_killed_rank_and_a_lost_host() {
+    if std::env::var("TASKD_SKIP").is_ok_and(|skip| skip.split(',').any(|part| part == "torch")) {
+        return eprintln!("{NAME} is skipped: TASKD_SKIP names torch");
+    }
+    let hosts = match Hosts::create(3, 1.0) {
+        Ok(hosts) => hosts,
+        Err(why) => return eprintln!("{NAME} is skipped: {why}"),
+    };
+    hosts.notes().iter().for_each(|note| eprintln!("{note}"));
+    let python = tokio::task::spawn_blocking(|| venv::locate(&mut |line| eprintln!("{line}")));
+    let python = python.await.unwrap().unwrap();
+    let root = hosts.shared().parent().unwrap().to_owned();
+    let plan = Plan { python, ranks: 4, slots: 2, hosts: 3, lease: LEASE, pace_ms: 20 };
+    let mut training = Training::start(plan, hosts).unwrap();
+    survives(&mut training).await;
+    drop(training);
+    nothing_is_left(&root);
+}
+
+async fn survives(training: &mut Training) {
+    training.steps_since(0.0, STEPS).await.unwrap();
+    let first = training.steps().pids();
+
+    let (killed, victim) = (now(), first[&2]);
+    kill_process(Pid::from_raw(victim).unwrap(), Signal::KILL).unwrap();
+    let again = training.until("rank 2 is replaced", |steps| steps.first_common(killed, 4, &[victim])).await.unwrap();
+    training.steps_since(again.1, STEPS).await.unwrap();
+    let second = training.steps().pids();
+
+    let lost_at = now();
+    let host = training.hosts.get("h2").unwrap();
+    host.set_link(false).unwrap();
+    assert!(host.kill_all().unwrap() >= 3, "an agent, a guard and two ranks");
+    let lost = [second[&2], second[&3]];
+    let resumed = training.until("h3 replaces h2", |steps| steps.first_common(lost_at, 4, &lost)).await.unwrap();
+    training.steps_since(resumed.1, STEPS).await.unwrap();
+    let third = training.steps().pids();
+
+    let ended = training.end().await.unwrap();
+    let report = &ended.report;
+    assert!(ended.status.success() && report.outcome == Outcome::Completed, "{report}\n{}", training.excerpt());
+    let blamed: Vec<_> = report.incidents.iter().map(|one| (one.class.clone(), one.domain.to_string())).collect();
+    let expected = [(FaultClass::Exit, "rank 2".to_owned()), (FaultClass::NodeLost, "node h2".to_owned())];
+    assert_eq!(blamed, expected, "{report}");
+
+    // The processes that were not hit are the same, and the others run on the spare host.
+    assert_eq!([first[&0], first[&1], first[&3]], [second[&0], second[&1], second[&3]]);
+    assert_eq!([second[&0], second[&1]], [third[&0], third[&1]]);
+    assert_eq!(ended.steps.pids(), third, "no process was replaced without a fault");
+    let on = |rank: u32| ended.lives[&third[&rank]].host.clone().unwrap();
+    assert_eq!(BTreeSet::from([on(2), on(3)]), BTreeSet::from(["h3".to_owned()]));
+    assert_eq!(two_worlds(&ended.steps, &ended.lives), None);
+    for (at, (step, time)) in [(killed, again), (lost_at, resumed)] {
+        let lost = (ended.steps.last_before(at).unwrap() + 1).saturating_sub(step);
+        println!("{lost} steps lost, resumed {:.2} s after the fault", time - at);
+        assert!(lost <= 1, "{lost} steps were computed again");
+    }
+    let left = training.left_running(ENDED_WITHIN).await;
+    assert!(left.is_empty(), "{left:?}");
+}
+
+/// Checks that neither namespaces nor mounts, control groups or files are left.
+fn nothing_is_left(root: &Path) {
+    let prefix = root.file_name().unwrap().to_str().unwrap();
+    for dir in ["/run/netns", "/sys/fs/cgroup/cpu", "/sys/fs/cgroup"] {
+        let entries = std::fs::read_dir(dir).into_iter().flatten().flatten();
+        let left: Vec<_> = entries.map(|entry| entry.file_name().into_string().unwrap()).collect();
+        assert!(left.iter().all(|name| !name.starts_with(prefix)), "{dir}: {left:?}");
+    }
+    assert!(!std::fs::read_to_string("/proc/self/mounts").unwrap().contains(prefix) && !root.exists());
+}

@@ -46,9 +46,12 @@ pub async fn manage(options: &ManagerOptions) -> Result<(), Failure> {
     let own_manager = [reached_at.clone()];
     let running = agent.run(&own_manager, reached_at, stop.clone());
     let job = async {
-        let result = run(options, &manager).await;
+        let report = run(options, &manager).await;
+        let reason = report.as_ref().map_or_else(ToString::to_string, |report| report.reason.clone());
+        let stored = manager.finish(&reason).await; // all agents end
         stop.cancel();
-        result
+        stored?;
+        report
     };
     let (ran, agent_ended) = tokio::join!(job, running);
     serving.abort();

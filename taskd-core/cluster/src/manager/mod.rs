@@ -111,7 +111,7 @@ impl Manager {
             consensus.resign(epoch).await?;
             return Err(ManagerError::Ended(result));
         }
-        let (resume, expected) = (world.resume(), world.hosts());
+        let (resume, expected) = (world.resume(), world.procs());
         let inner = Arc::new(Inner {
             job: job.into(),
             epoch,
@@ -127,6 +127,9 @@ impl Manager {
         });
         let mut tasks = JoinSet::new();
         tasks.spawn(confirm(Arc::clone(&inner)));
+        for (host, procs) in &expected {
+            inner.fleet.expect(host, procs.iter().cloned());
+        }
         tasks.spawn(watchdog::expect(Arc::clone(&inner), expected, anchor));
         service.take_office(Arc::clone(&inner));
         Ok(Manager { inner, service: service.clone(), resume, _tasks: tasks })

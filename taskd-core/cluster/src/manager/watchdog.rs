@@ -2,20 +2,17 @@
 
 use super::Inner;
 use super::host::{Host, Visibility};
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::sync::Arc;
-use taskd_runtime::job::NodeId;
+use taskd_runtime::job::{NodeId, ProcId};
 use tokio::time::{Instant, sleep_until};
 
 /// Waits for the hosts of a world that an earlier manager has left. A host that does not register before its lease is over, by
 /// whichever manager granted it, has left.
-pub(super) async fn expect(manager: Arc<Inner>, hosts: BTreeSet<NodeId>, elected: Instant) {
-    for host in &hosts {
-        manager.fleet.expect(host);
-    }
+pub(super) async fn expect(manager: Arc<Inner>, hosts: BTreeMap<NodeId, Vec<ProcId>>, elected: Instant) {
     let within = manager.settings.replace_after();
     sleep_until(elected + within).await;
-    for host in hosts {
+    for host in hosts.into_keys() {
         let known = manager.lock().contains_key(&host);
         if !known {
             let why =

@@ -6,9 +6,9 @@ use crate::security::JobToken;
 use crate::wire::{BODY_BYTES_MAX, decode, encode};
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
-use taskd_runtime::job::{Generation, Member, Name, NodeId, Role, World};
+use taskd_runtime::job::{Generation, Member, Name, NodeId, ProcId, Role, World};
 use taskd_runtime::kernel::Resume;
 use taskd_runtime::launch::{LaunchError, Place, StartBatch};
 
@@ -66,10 +66,19 @@ impl WorldRecord {
         Some(Resume::new(world).with_services(self.services.clone()))
     }
 
-    /// Returns the hosts of the world and of its services.
-    pub(super) fn hosts(&self) -> BTreeSet<NodeId> {
-        let ranks = self.world.iter().flat_map(|world| world.members().values());
-        ranks.chain(self.services.values()).filter_map(|member| member.node.clone()).collect()
+    /// Returns the processes of the world and its services, by their hosts.
+    pub(super) fn procs(&self) -> BTreeMap<NodeId, Vec<ProcId>> {
+        let ranks = self.world.iter().flat_map(|world| world.members());
+        let ranks = ranks.map(|(rank, member)| (Role::Rank(*rank), member));
+        let services = self.services.iter().map(|(name, member)| (Role::Service(name.clone()), member));
+        let mut procs: BTreeMap<NodeId, Vec<ProcId>> = BTreeMap::new();
+        for (role, member) in ranks.chain(services) {
+            if let Some(node) = &member.node {
+                let proc = ProcId { role, incarnation: member.incarnation };
+                procs.entry(node.clone()).or_default().push(proc);
+            }
+        }
+        procs
     }
 
     /// Returns the record with the world of a batch and the services that it starts.
@@ -178,7 +187,7 @@ mod tests {
         let value = record.value().expect("it has a form");
         assert!(value.len() < crate::consensus::RECORD_BYTES_MAX / 2, "{} bytes", value.len());
         assert!(WorldRecord::read(&value).is_ok_and(|read| read == record));
-        assert_eq!(record.hosts().len(), 1250);
+        assert_eq!(record.procs().values().map(Vec::len).collect::<Vec<_>>(), [8; 1250]);
     }
 
     #[test]

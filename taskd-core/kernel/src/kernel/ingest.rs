@@ -138,9 +138,6 @@ impl Kernel {
     fn host_reported(&mut self, status: &NodeStatus) {
         if self.hosts().note(status) {
             self.lost_hosts().left(status);
-            for gone in self.processes().lost_with(&status.node) {
-                self.process(&gone); // its launcher may never have listed them to this kernel
-            }
         }
     }
 

@@ -116,12 +116,6 @@ impl Processes<'_> {
         Some(gone(ProcId { role: role.clone(), incarnation: known.incarnation }, known))
     }
 
-    /// Returns the status of the processes on a host that has left: they have ended with it.
-    pub(super) fn lost_with(&self, host: &NodeId) -> Vec<ProcStatus> {
-        let lost = self.procs.iter().filter(|(_, p)| p.node.as_ref() == Some(host) && !p.phase.is_exited());
-        lost.map(|(role, p)| gone(ProcId { role: role.clone(), incarnation: p.incarnation }, p)).collect()
-    }
-
     /// Returns the status of the processes that should be in a listing and are not. A host that is out of sight lists
     /// none.
     pub(super) fn missing(&self, listed: &[ProcStatus]) -> Vec<ProcStatus> {

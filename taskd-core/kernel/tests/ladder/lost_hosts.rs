@@ -43,16 +43,6 @@ fn a_lost_host_is_blamed_and_its_ranks_are_victims() {
 }
 
 #[test]
-fn processes_end_with_their_host_even_if_nothing_reports_their_ends() {
-    let mut job = Job::on(4, &["a", "b", "c"]);
-    lose(&mut job, "b", []);
-    job.pass(100);
-    let incident = job.last();
-    assert_eq!(incident.victims, [Rank(2), Rank(3)]);
-    assert!(incident.outcome.starts_with("recovered"), "{}", incident.outcome);
-}
-
-#[test]
 fn a_host_out_of_sight_loses_nothing() {
     let mut job = Job::on(4, &["a", "b", "c"]);
     set_node(&mut job, "b", NodeState::OutOfSight);

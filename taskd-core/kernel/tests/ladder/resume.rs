@@ -1,6 +1,6 @@
 //! A kernel without the log of the supervisor before it: it takes the running processes over, and recovers what is missing.
 
-use super::job::{Job, plugins};
+use super::job::{Job, exited, plugins};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use taskd_kernel::detect::FaultClass;
@@ -80,6 +80,9 @@ fn processes_of_a_host_out_of_sight_are_waited_for_and_lost_with_it() {
     job.pass(1_000);
     assert_eq!(job.kernel.report().incidents, [], "nothing is known of b");
     job.give(Input::Changed(Change::Node(NodeStatus::new(node("b"), NodeState::Left, 4).with_why("b is lost"))));
+    for status in on_b() {
+        job.give(Input::Changed(Change::Proc(status.with_phase(exited(Termination::Unknown, None)))));
+    }
     job.pass(100);
     let incident = job.last();
     assert_eq!((&incident.domain, &incident.class), (&Domain::Node(node("b")), &FaultClass::NodeLost));

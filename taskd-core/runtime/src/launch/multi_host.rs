@@ -90,6 +90,7 @@ impl MultiHostLauncher {
         let listing = launcher.list().await?;
         let part = self.shared.lock().add(Arc::clone(&launcher), &listing)?;
         self.shared.take_listing(part, &listing);
+        missing(&self.shared, &listing); // of those that were expected
         let mut following = JoinSet::new();
         following.spawn(follow(Arc::clone(&self.shared), part, listing));
         following.spawn(spare::keep_ready(Arc::clone(&self.shared), part));
@@ -97,11 +98,16 @@ impl MultiHostLauncher {
         Ok(())
     }
 
-    /// Lists a host that has no launcher yet as out of sight: processes of the job may run on it. It can be
+    /// Lists a host that has no launcher yet as out of sight, with processes that may run on it. The host can be
     /// [removed](Self::remove) before a launcher with it is [added](Self::add).
-    pub fn expect(&self, host: &NodeId) {
-        if self.shared.log.node(host).is_none() {
-            self.shared.log.push(Change::Node(NodeStatus::new(host.clone(), NodeState::OutOfSight, 0)));
+    pub fn expect(&self, host: &NodeId, procs: impl IntoIterator<Item = ProcId>) {
+        if self.shared.log.node(host).is_some() {
+            return;
+        }
+        self.shared.log.push(Change::Node(NodeStatus::new(host.clone(), NodeState::OutOfSight, 0)));
+        for proc in procs {
+            let status = ProcStatus::new(proc, "expected", Phase::Pending("its host is out of sight".into()));
+            self.shared.log.push(Change::Proc(status.with_node(host.clone())));
         }
     }
 

@@ -397,7 +397,7 @@ async fn a_dropped_run_winds_its_job_down_and_no_other_end_does() {
         };
         let (wound_down, runtime) = run();
         drop(runtime); // it has not begun
-        assert_eq!(*wound_down.lock().unwrap(), []);
+        assert_eq!(*wound_down.lock().unwrap(), [Duration::ZERO; 0]);
         let (wound_down, runtime) = run();
         assert!(timeout(Duration::from_secs(1), runtime.run()).await.is_err());
         // What is only observed belongs to another launcher.

@@ -63,7 +63,7 @@ fn decisions(mut spec: JobSpec, adjust: impl FnOnce(Sources) -> Sources) -> Vec<
     };
     let killed = Exit::new(Termination::Signal { number: 9, core_dumped: false });
     let mut inputs = vec![
-        Input::Start(Box::new(Start { spec: Arc::new(spec), trace: None, rendezvous_service: None })),
+        Input::Start(Box::new(Start { spec: Arc::new(spec), trace: None, rendezvous_service: None, resume: None })),
         Input::Listed(Listing::default()),
         told(Phase::Running),
         told(Phase::Exited(Box::new(killed))),
@@ -156,7 +156,7 @@ fn blamed_after(mut spec: JobSpec) -> Option<Duration> {
     let proc = ProcStatus::new(ProcId::rank(0, 1), "1", Phase::Running).with_pid(1);
     let step = Fact::new(Domain::Process(Role::Rank(Rank(0))), Signal::Progress { step: 1 });
     let mut now = JobTime::START;
-    let start = Start { spec: Arc::new(spec), trace: None, rendezvous_service: None };
+    let start = Start { spec: Arc::new(spec), trace: None, rendezvous_service: None, resume: None };
     kernel.step(now, &Input::Start(Box::new(start)));
     kernel.step(now, &Input::Listed(Listing::default()));
     kernel.step(now, &Input::Changed(Change::Proc(proc)));

@@ -72,7 +72,7 @@ fn add_launches(collector: &mut KernelCollector, rank: u32, us: &mut impl FnMut(
     });
     collector.add_copies(copies.to_vec());
     let mut durations = Durations::default();
-    durations.add(4_000, 4);
+    durations.add(4_000_000, 4);
     let names = [("device", "Optimizer.step#AdamW.step"), ("host", "ProfilerStep#3")];
     let annotations = names.map(|(place, name)| NamedKernels::of(place, name, &durations));
     collector.add_annotations(rank, annotations.to_vec());

@@ -39,15 +39,15 @@ impl<R: ChunkReader> ChunkReader for Shared<R> {
     }
 }
 
-/// Refuses a column whose pages claim more than they can contain. A header that cannot be read ends the check: the decoder
-/// refuses it, too.
+/// Refuses a column whose pages claim more than they can contain, or have a header that cannot be read.
 pub(super) fn check<R: ChunkReader>(file: &R, column: &ColumnChunkMetaData) -> Result<(), ParquetTraceError> {
     let (mut at, length) = column.byte_range();
     let end = at.saturating_add(length).min(file.len());
     while at < end {
         let Ok(read) = file.get_read(at) else { return Ok(()) };
         let mut input = Input { read: read.take(end - at), count: 0 };
-        let Some(header) = Header::read(&mut input) else { return Ok(()) };
+        // The decoder would go through a list of claimed length although its bytes are missing.
+        let header = Header::read(&mut input).ok_or(ParquetTraceError::Damaged)?;
         let claims = [
             ("bytes", header.content_bytes, PAGE_BYTES_MAX),
             ("values in a dictionary", header.dictionary_values, header.content_bytes), // each has a byte or more

@@ -147,6 +147,15 @@ fn page_that_claims_more_than_it_contains_is_refused_before_it_is_decoded() {
 }
 
 #[test]
+fn page_with_a_list_that_the_file_does_not_contain_is_refused_before_it_is_decoded() {
+    let mut damaged = file(columns(&job().run().operations)).to_vec();
+    // The first field of the first header is a list of 2^31 - 1 doubles.
+    damaged[4..11].copy_from_slice(&[0x19, 0xf7, 0xff, 0xff, 0xff, 0xff, 0x07]);
+    let error = read_parquet(Bytes::from(damaged)).unwrap_err();
+    assert!(matches!(error, ParquetTraceError::Damaged), "{error}");
+}
+
+#[test]
 fn truncated_file_is_refused() {
     let file = file(columns(&job().run().operations));
     for length in (0..file.len()).step_by(997) {

@@ -20,8 +20,9 @@ pub mod worker;
 use taskd_kernel::redact;
 pub use taskd_kernel::{detect, job, kernel, recover, state};
 
-/// Re-exports for code that this crate's macros generate in other crates.
+/// Re-exports for code that this crate's macros generate in other crates, and for the other packages of `taskd-core`.
 #[doc(hidden)]
 pub mod __private {
+    pub use crate::private::{create as create_private_file, make_dir as make_private_dir};
     pub use taskd_kernel as kernel;
 }

@@ -23,7 +23,7 @@ const ROOT: u32 = 0;
 /// # Errors
 /// Errors of the system; or another user could change the directory's content: the error names the directory and the
 /// remedy.
-pub(crate) fn make_dir(dir: &Path) -> io::Result<()> {
+pub fn make_dir(dir: &Path) -> io::Result<()> {
     let existing = dir.ancestors().find(|above| above.as_os_str().is_empty() || above.symlink_metadata().is_ok());
     let existing = existing.filter(|above| !above.as_os_str().is_empty()).unwrap_or(Path::new("."));
     check_way(existing, existing != dir)?;
@@ -138,7 +138,7 @@ pub(crate) fn open(path: &Path) -> io::Result<File> {
 }
 
 /// Opens a private file for writing and truncates it; creates it if it is missing. Errors as for [`open`].
-pub(crate) fn create(path: &Path) -> io::Result<File> {
+pub fn create(path: &Path) -> io::Result<File> {
     let file = open_with(path, OFlags::WRONLY | OFlags::CREATE)?;
     file.set_len(0)?; // only after the check that the file is ours
     Ok(file)

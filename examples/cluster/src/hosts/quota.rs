@@ -56,7 +56,7 @@ impl Drop for Quota {
     }
 }
 
-/// Removes the groups whose names this function accepts.
+/// Removes the groups with names that this function accepts.
 pub(super) fn remove_groups(is_leftover: impl Fn(&str) -> bool) {
     let Some(Controller { root, .. }) = controller() else { return };
     for entry in fs::read_dir(root).into_iter().flatten().flatten() {

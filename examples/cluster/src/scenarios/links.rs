@@ -1,4 +1,4 @@
-//! Losses of links between hosts whose processes run on.
+//! Losses of links between hosts; the processes of these hosts continue.
 
 use super::hosts::{HOST, MANAGER};
 use super::trial::Moment;

@@ -72,7 +72,7 @@ pub enum Expected {
         class: FaultClass,
         /// What it blames.
         domain: Domain,
-        /// The ranks whose processes are replaced.
+        /// The ranks that get a new process.
         ranks: BTreeSet<u32>,
     },
     /// Training continues in the same processes. An incident about this host is allowed, if one is named.

@@ -39,7 +39,7 @@ impl<R: ChunkReader> ChunkReader for Shared<R> {
     }
 }
 
-/// Refuses a column whose pages claim more than they can contain, or have a header that cannot be read.
+/// Refuses a column with a page that claims more than it can contain, or has a header that cannot be read.
 pub(super) fn check<R: ChunkReader>(file: &R, column: &ColumnChunkMetaData) -> Result<(), ParquetTraceError> {
     let (mut at, length) = column.byte_range();
     let end = at.saturating_add(length).min(file.len());

@@ -70,7 +70,7 @@ impl fmt::Display for Candidate {
 }
 
 /// What the hosts agree on.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Record {
     /// Version of this record.
@@ -81,6 +81,24 @@ pub struct Record {
     pub manager: Option<Candidate>,
     /// Value that managers have written; empty before the first write. The engine does not interpret it.
     pub value: Bytes,
+}
+
+/// The length of a value, as its `Debug` form: a value contains a secret of the job.
+pub(super) struct Shown<'a>(pub(super) &'a [u8]);
+
+impl fmt::Debug for Shown<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} bytes", self.0.len())
+    }
+}
+
+impl fmt::Debug for Record {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Record { version, epoch, manager, value } = self;
+        let mut text = f.debug_struct("Record");
+        text.field("version", version).field("epoch", epoch).field("manager", manager);
+        text.field("value", &Shown(value)).finish()
+    }
 }
 
 impl Record {
@@ -146,5 +164,16 @@ impl ConsensusInfo {
     pub fn with_failover(mut self, failover: Duration) -> ConsensusInfo {
         self.failover = Some(failover);
         self
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_debug_form_of_a_record_omits_its_value() {
+        let shown = format!("{:?}", Record::new().with_value(&b"secret"[..]));
+        assert!(shown.contains("6 bytes") && !shown.contains("secret") && !shown.contains("115"), "{shown}");
     }
 }

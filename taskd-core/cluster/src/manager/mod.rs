@@ -27,7 +27,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use taskd_runtime::job::NodeId;
 use taskd_runtime::kernel::Resume;
-use taskd_runtime::launch::{LaunchError, Launcher, MultiHostLauncher};
+use taskd_runtime::launch::{LaunchError, MultiHostLauncher};
 use tokio::sync::mpsc::UnboundedSender;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
@@ -325,7 +325,7 @@ impl Inner {
         Ok((host, session, connection))
     }
 
-    /// Removes a host that is silent and whose lease is over.
+    /// Removes a host that is silent after the end of its lease.
     fn lose(&self, host: &Arc<Host>, why: &str) {
         tracing::error!(host = %host.name, peer = %host.peer(), %why, "a host is lost");
         host.sight.send_replace(Visibility::Left);
@@ -338,7 +338,7 @@ impl Inner {
     /// Returns the address of the agent on the host of the rendezvous service, for the agent of `host`; `None` if that is its
     /// own host.
     async fn rendezvous_for(&self, host: &Host) -> Option<String> {
-        let service = self.fleet.info().rendezvous_service?;
+        let service = host.info().rendezvous_service?;
         let at = self.committed.lock().await.record.services.get(&service)?.node.clone()?;
         if at == host.name {
             return None;

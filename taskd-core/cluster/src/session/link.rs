@@ -44,7 +44,7 @@ impl<M> Link<M> {
 
     /// Sends a body over this and every later connection until the peer has it. Waits while the window is full.
     pub(crate) async fn send(&self, body: Body) -> Result<(), LinkEnd> {
-        let length = prost::Message::encoded_len(&Frame { number: 0, received: 0, body: Some(body.clone()) });
+        let length = body.encoded_len();
         loop {
             let room = self.room.notified(); // before the check: no wake-up is missed between check and wait
             {

@@ -64,8 +64,8 @@ impl Window {
     /// Numbers a body and keeps it until it is confirmed. Returns the frame to send.
     pub(crate) fn push(&mut self, body: Body) -> Frame {
         self.sent += 1;
+        let length = body.encoded_len();
         let frame = Frame { number: self.sent, received: self.taken, body: Some(body) };
-        let length = length(&frame);
         self.bytes += length;
         self.unconfirmed.push_back((length, frame.clone()));
         frame
@@ -108,11 +108,6 @@ impl Window {
         let again = self.unconfirmed.iter().map(|(_, frame)| Frame { received: taken, ..frame.clone() });
         Some(again.collect())
     }
-}
-
-/// Length of a frame's body, as it counts for the bound.
-fn length(frame: &Frame) -> usize {
-    prost::Message::encoded_len(frame)
 }
 
 #[cfg(test)]

@@ -20,8 +20,8 @@ pub(crate) mod method {
     pub(crate) const BEGIN_SHUTDOWN: &str = "launcher.begin_shutdown";
 }
 
-/// Arguments of `launcher.start`.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+/// Arguments of `launcher.start`. Not `Debug`: they contain a secret.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct StartArguments {
     pub(crate) batch: StartBatch,
     /// Address of the agent on the host of the rendezvous service; `None` on that host, and without such a service.
@@ -49,8 +49,8 @@ pub(crate) struct StopArguments {
     pub(crate) grace: Duration,
 }
 
-/// Arguments of `launcher.prepare`.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+/// Arguments of `launcher.prepare`. Not `Debug`: they contain a secret.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct PrepareArguments {
     pub(crate) batch: StartBatch,
     #[serde(default)]

@@ -52,7 +52,7 @@ fn annotation(row: &AnnotationRow) -> NamedKernels<'_> {
     }
 }
 
-/// Returns the statistics in a unit of so many parts, with three decimals, as figures of the document are.
+/// Returns the statistics in a unit of `parts` of the original one, with three decimals, like all figures of the document.
 fn spread(statistics: &Statistics, parts: f64) -> Spread {
     let rounded = |value: f64| (value / parts * 1000.0).round() / 1000.0;
     Spread {

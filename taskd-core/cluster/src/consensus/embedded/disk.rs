@@ -9,6 +9,7 @@ use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
+use taskd_runtime::__private::{create_private_file, make_private_dir};
 
 /// Name of the store in a voter's directory.
 const FILE: &str = "voter.redb";
@@ -84,7 +85,8 @@ pub(super) fn open(dir: &Path, job: &str, boot: &str) -> Result<(Disk, Contents)
         let path = path.clone();
         move |source| DiskError::Io { action, path, source }
     };
-    fs::create_dir_all(dir).map_err(io("creating the directory of"))?;
+    // The record contains the secret by which the job's ranks authenticate each other.
+    make_private_dir(dir).map_err(io("creating the directory of"))?;
     let (mut discarded, mut rejoins) = (None, false);
     if path.try_exists().map_err(io("looking for"))? {
         match read_guarded(&path) {
@@ -110,6 +112,7 @@ pub(super) fn open(dir: &Path, job: &str, boot: &str) -> Result<(Disk, Contents)
         Err(error) if error.kind() != ErrorKind::NotFound => return Err(io("removing an incomplete copy of")(error)),
         _ => {}
     }
+    drop(create_private_file(&new).map_err(io("creating"))?);
     let database = create(&new, &identity).map_err(|error| DiskError::Engine(new.clone(), Box::new(error)))?;
     fs::rename(&new, &path).map_err(io("renaming"))?;
     File::open(dir).and_then(|dir| dir.sync_all()).map_err(io("flushing the directory of"))?;

@@ -182,7 +182,7 @@ impl Inner {
     }
 }
 
-/// Returns the voter in whose place a new one is admitted: the one of the same host, or the one on a named host.
+/// Returns the voter that a new one replaces: the one of the same host, or the one on a named host.
 fn lost_voter(
     voters: &BTreeSet<u64>,
     nodes: &BTreeMap<u64, VoterAddress>,

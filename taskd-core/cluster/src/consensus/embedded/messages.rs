@@ -32,8 +32,8 @@ pub(super) struct Elsewhere {
     pub(super) leader: Option<String>,
 }
 
-/// A call of the engine, which the leader answers.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+/// A call of the engine, which the leader answers. Not `Debug`: its value contains a secret.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) enum Call {
     Read,
     Confirm { epoch: Epoch },

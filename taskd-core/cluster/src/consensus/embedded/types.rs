@@ -1,9 +1,11 @@
 //! The types that the Raft engine stores and sends.
 
 use super::VoterAddress;
+use crate::consensus::record::Shown;
 use crate::consensus::{Candidate, Epoch, Version};
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
+use std::fmt;
 use std::io::Cursor;
 
 openraft::declare_raft_types!(
@@ -27,8 +29,8 @@ pub(super) type StorageIoError = openraft::StorageIOError<u64>;
 pub(super) type StoredMembership = openraft::StoredMembership<u64, VoterAddress>;
 pub(super) type Vote = openraft::Vote<u64>;
 
-/// One change of the record.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+/// One change of the record. Its `Debug` form omits the value.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) enum Command {
     /// The leader's candidate becomes the manager, under an epoch greater than `after` and than all before.
     Elect { candidate: Candidate, after: Epoch },
@@ -36,6 +38,18 @@ pub(super) enum Command {
     Write { epoch: Epoch, expected: Version, value: Bytes },
     /// Ends the epoch, if it is in force.
     Vacate { epoch: Epoch },
+}
+
+impl fmt::Debug for Command {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Command::Elect { candidate, after } => write!(f, "Elect {{ {candidate}, after: {after} }}"),
+            Command::Write { epoch, expected, value } => {
+                write!(f, "Write {{ epoch: {epoch}, expected: {expected}, value: {:?} }}", Shown(value))
+            }
+            Command::Vacate { epoch } => write!(f, "Vacate {{ epoch: {epoch} }}"),
+        }
+    }
 }
 
 /// Result of a change.

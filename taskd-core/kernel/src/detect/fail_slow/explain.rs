@@ -246,7 +246,7 @@ impl Context<'_> {
         let (before, after) = (at.checked_sub(1).and_then(|at| chain.get(at)), chain.get(at + 1));
         let is_slow = |other: &&u32| self.channel.ranks.is_suspicious(**other as usize, &self.limits);
         let both = [after, before].into_iter().flatten().filter(is_slow).copied().next();
-        // A neighbour with usual transfers is not at the slow link. Only one whose transfers are unknown may be.
+        // A neighbour with usual transfers is not at the slow link. Only one with unknown transfers may be.
         let is_unknown = |other: &&u32| !self.is_early(run) && !self.channel.level[**other as usize].is_finite();
         let alone = || [after, before].into_iter().flatten().find(is_unknown).copied();
         let Some(other) = both.or_else(alone) else { return Explanation::Later };

@@ -7,7 +7,7 @@
 //! deadline ([`Fence`](super::Fence)), the guard kills all processes at that time, also if the owner is stopped or dead
 //! by then, and continues: it keeps their exits, and a later owner can start others. It has no async runtime and waits
 //! for all events in one poll call; no peer's message and no disk error can end it. So that a death is reported at once
-//! on a host whose cores all compute, the guard requests short scheduler slices (Linux 6.12 and later); its child
+//! on a host without an idle core, the guard requests short scheduler slices (Linux 6.12 and later); its child
 //! processes do not inherit them.
 //!
 //! A host program runs the guard from its own binary, if its `main` calls [`init`] first:

@@ -90,7 +90,7 @@ pub struct EndedStep {
     pub times: StepTimes,
     /// Breakdown of the time of the process's devices; `None` if no span of a device lies in the step.
     pub device: Option<DeviceTimes>,
-    /// Sends and receives for whose data the process waited; `None` if there were none.
+    /// Sends and receives that the process waited for until their data had arrived; `None` if there were none.
     pub transfers: Option<StepTransfers>,
 }
 

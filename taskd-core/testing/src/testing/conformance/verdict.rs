@@ -132,7 +132,7 @@ impl Verdict {
         self.waived.insert(clause, why.into());
     }
 
-    /// Returns the report on the suite whose clauses are `all`.
+    /// Returns the report on the suite with the clauses `all`.
     ///
     /// # Errors
     /// Returns one violation for each clause that the plugin broke.

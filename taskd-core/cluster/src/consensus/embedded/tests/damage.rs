@@ -5,6 +5,7 @@ use crate::consensus::embedded::types::{Entry, LogId};
 use openraft::storage::{RaftLogStorage, RaftLogStorageExt};
 use openraft::{CommittedLeaderId, RaftLogReader};
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
 /// Creates a store with a vote and ten entries, and returns its voter.
@@ -34,6 +35,18 @@ async fn store_of_the_same_boot_is_read_again() {
 }
 
 #[tokio::test]
+async fn no_other_user_can_read_a_store() {
+    let parent = tempfile::tempdir().expect("directory");
+    let dir = parent.path().join("voter");
+    filled(&dir).await;
+    let mode = |path: &Path| fs::metadata(path).expect("exists").permissions().mode() & 0o777;
+    assert_eq!((mode(&dir), mode(&dir.join("voter.redb"))), (0o700, 0o600));
+    fs::set_permissions(&dir, fs::Permissions::from_mode(0o777)).expect("it is ours");
+    let refused = store::open(&dir, "job", "boot").expect_err("another user can change it").to_string();
+    assert!(refused.contains("creating the directory"), "{refused}");
+}
+
+#[tokio::test]
 async fn damaged_stores_are_discarded_and_never_panic() {
     let dir = tempfile::tempdir().expect("directory");
     let file = dir.path().join("voter.redb");
@@ -41,7 +54,7 @@ async fn damaged_stores_are_discarded_and_never_panic() {
     let good = fs::read(&file).expect("read");
     let mut damaged: Vec<Vec<u8>> = vec![Vec::new(), b"garbage".repeat(1000)];
     damaged.extend([1, 100, 4095, 4096, 5000, good.len() / 2, good.len() - 1].map(|length| good[..length].to_vec()));
-    // A file whose pages were overwritten in part, at positions from a fixed sequence.
+    // Pages of the file are overwritten in part, at positions from a fixed sequence.
     let mut position = 12_345_usize;
     damaged.extend((0..24).map(|_| {
         position = position.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);

@@ -137,7 +137,10 @@ pub(crate) fn open(path: &Path) -> io::Result<File> {
     open_with(path, OFlags::RDWR | OFlags::CREATE)
 }
 
-/// Opens a private file for writing and truncates it; creates it if it is missing. Errors as for [`open`].
+/// Opens a private file for writing and truncates it; creates it if it is missing.
+///
+/// # Errors
+/// Errors of the system; the path is not a regular file, or another user owns it.
 pub fn create(path: &Path) -> io::Result<File> {
     let file = open_with(path, OFlags::WRONLY | OFlags::CREATE)?;
     file.set_len(0)?; // only after the check that the file is ours

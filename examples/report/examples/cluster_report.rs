@@ -4,8 +4,8 @@
 //! trace store of taskd, files of PyTorch's profiler, profiles of `torch_npu` and MindSpore, dumps of PyTorch's flight
 //! recorder. It writes one HTML file that needs no network, and prints a summary. `--compare` shows what changed against
 //! another run, `--live` serves the page while the run goes on, `--index` writes a page for each run in DIR and an index of
-//! them, `--json` prints all figures, `--svg VIEW` writes one view as an image. `--hta` and `--reference` show what the rules
-//! of other tools find in the same traces.
+//! them, `--json` prints all figures, `--svg VIEW` writes one view as an image. `--operators` lists which kernels each operator
+//! of PyTorch launches. `--hta` and `--reference` show what the rules of other tools find in the same traces.
 
 use clap::Parser;
 use serde::Serialize;
@@ -21,6 +21,7 @@ use taskd_core::live::ReadError;
 use taskd_core::runtime::exit_code;
 use taskd_examples::live;
 use taskd_examples::program::{self, Failure};
+use taskd_pytorch::kineto::Operators;
 use taskd_report::launches;
 use taskd_report::open::{OtherRules, Run};
 
@@ -50,6 +51,9 @@ struct Options {
     /// Also shows the kernels of PyTorch's traces by the rules of HolisticTraceAnalysis, and where its figures differ.
     #[arg(long)]
     hta: bool,
+    /// Also prints the sequences of kernels that the operators of PyTorch launch most often, and how long these wait.
+    #[arg(long, conflicts_with_all = ["index", "live"])]
+    operators: bool,
     /// Also prints what MindCluster's slow-node rule and msprof-analyze's slow-rank rule find.
     #[arg(long, conflicts_with_all = ["index", "live"])]
     reference: bool,
@@ -60,7 +64,7 @@ struct Options {
 
 impl Options {
     const fn other_rules(&self) -> OtherRules {
-        OtherRules { hta: self.hta, reference: self.reference }
+        OtherRules { hta: self.hta, operators: self.operators, reference: self.reference }
     }
 }
 
@@ -81,6 +85,8 @@ struct Figures {
     comparison: Option<Comparison>,
     /// What the rules of the reference tools find, with `--reference`.
     reference: Option<ReferenceRules>,
+    /// The sequences of kernels by operator, with `--operators`.
+    operators: Option<Operators>,
 }
 
 fn main() -> ExitCode {
@@ -108,7 +114,7 @@ async fn follow(dir: PathBuf, other: OtherRules) -> Result<(), Failure> {
 }
 
 fn page(options: &Options) -> Result<(), String> {
-    let Run { analysis, hang, reference } = Run::open(&options.dir, options.other_rules())?;
+    let Run { analysis, hang, reference, operators } = Run::open(&options.dir, options.other_rules())?;
     let before = options.compare.as_deref().map(|dir| Run::open(dir, OtherRules::default())).transpose()?;
     let comparison = before.map(|before| compare(&before.analysis, &analysis));
     write(&options.out, &report::html(&analysis))?;
@@ -124,6 +130,9 @@ fn page(options: &Options) -> Result<(), String> {
     if options.hta {
         launches::lines(&analysis.kernels).iter().for_each(|line| println!("{line}"));
     }
+    for line in operators.iter().flat_map(launches::operator_lines) {
+        println!("{line}");
+    }
     for line in &analysis.kernels.differences {
         println!("HTA           {line}");
     }
@@ -138,7 +147,7 @@ fn page(options: &Options) -> Result<(), String> {
     }
     if options.json {
         let hang = hang.map(|hang| hang.to_string());
-        print_json(&Figures { page: options.out.clone(), hang, analysis, comparison, reference });
+        print_json(&Figures { page: options.out.clone(), hang, analysis, comparison, reference, operators });
     }
     Ok(())
 }

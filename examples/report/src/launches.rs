@@ -1,6 +1,7 @@
 //! Lines about launches, queues, copies and annotations by each set of rules, for a terminal.
 
 use taskd_core::analysis::document::{KernelFigures, KernelRules};
+use taskd_pytorch::kineto::{Level, Operators};
 
 /// Returns one line for each figure and set of rules: that of the rank, stream or kind that is worst. Empty without
 /// launches.
@@ -57,6 +58,37 @@ fn of_rules(rules: &KernelRules) -> Vec<String> {
         )
     });
     [launches, queue, copies, annotations].into_iter().flatten().collect()
+}
+
+/// Sequences of kernels that are listed per rank.
+const SEQUENCES_LISTED: usize = 10;
+
+/// Returns the most frequent sequences of kernels of each rank's operators, one line each.
+#[must_use]
+pub fn operator_lines(operators: &Operators) -> Vec<String> {
+    let lines = operators.ranks.iter().flat_map(|rank| {
+        let rows = rank.rows.iter().take(SEQUENCES_LISTED).map(|row| {
+            format!(
+                "operators     rank {}: {} ({}) launched {} {} times: first launch after {:.1} us, its kernel {:.1} us later, \
+                 {:.3} ms on the device",
+                rank.rank,
+                row.operator,
+                match row.level {
+                    Level::Outermost => "outermost",
+                    Level::Innermost => "innermost",
+                },
+                row.kernels.join(" -> "),
+                row.count,
+                row.launch_delay_ns / 1000.0,
+                row.start_delay_ns / 1000.0,
+                row.device_ns as f64 / 1e6
+            )
+        });
+        let outside = (rank.outside > 0)
+            .then(|| format!("operators     rank {}: {} launches are outside of all operators", rank.rank, rank.outside));
+        rows.chain(outside).collect::<Vec<String>>()
+    });
+    lines.map(|line| visible(&line)).collect()
 }
 
 /// Returns the text without characters that move the cursor or turn the direction: names come from traces.

@@ -12,13 +12,15 @@ use taskd_core::detect::reference::slow_node::SlowNodeConfig;
 use taskd_core::live;
 use taskd_hw_ascend::profiler;
 use taskd_pytorch::flight_recorder::{self, FlightVerdict};
-use taskd_pytorch::kineto::{self, Mode};
+use taskd_pytorch::kineto::{self, Mode, Operators};
 
 /// Rules of other tools that are applied beside those of the report.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct OtherRules {
     /// The kernels also by the rules of `HolisticTraceAnalysis`.
     pub hta: bool,
+    /// The sequences of kernels that each operator launches.
+    pub operators: bool,
     /// The slow-node rule of MindCluster and the slow-rank rule of msprof-analyze.
     pub reference: bool,
 }
@@ -32,6 +34,8 @@ pub struct Run {
     pub hang: Option<FlightVerdict>,
     /// What the rules of the reference tools find, if that was asked for.
     pub reference: Option<ReferenceRules>,
+    /// The sequences of kernels by operator, if that was asked for and the traces are PyTorch's.
+    pub operators: Option<Operators>,
 }
 
 impl Run {
@@ -55,7 +59,7 @@ impl Run {
         }
         let title = title(dir);
         let (mut trace, mut sources) = (Trace { title: title.clone(), ..Trace::default() }, Vec::new());
-        let mut kernels = None;
+        let (mut kernels, mut operators) = (None, None);
         let mut left_out = Vec::new();
         let kinds = [
             ("Ascend profiler", !found.ascend.is_empty()),
@@ -74,6 +78,7 @@ impl Run {
                     let (files, missing) = kineto_files(&found.kineto);
                     let mut trace = kineto::read_files(&files);
                     trace.missing.extend(missing);
+                    operators = other.operators.then(|| kineto::operators_of_files(&files));
                     kernels = of_kernels(&files, other.hta, &mut trace);
                     trace
                 }
@@ -109,7 +114,7 @@ impl Run {
         }
         let analysis = analyze(&trace, &Settings { sources, incidents, hang: hung, kernels, ..Settings::default() });
         let reference = other.reference.then(|| reference_rules(&trace, &SlowNodeConfig::default()));
-        Ok(Run { analysis, hang, reference })
+        Ok(Run { analysis, hang, reference, operators })
     }
 }
 

@@ -101,7 +101,8 @@ fn a_folder_per_rank_yields_one_run_with_its_kernels_by_both_rules() {
         fs::write(folder.join("trace.json"), bytes).expect("a file");
     }
     let page = dir.path().join("page.html");
-    let (text, figures) = figures(&run(dir.path(), &page, &["--json", "--hta", "--reference", "--svg", "steps"]));
+    let (text, figures) =
+        figures(&run(dir.path(), &page, &["--json", "--hta", "--operators", "--reference", "--svg", "steps"]));
     let analysis = &figures["analysis"];
     assert_eq!(analysis["ranks"].as_array().map(Vec::len), Some(2), "{text}");
     let rules = analysis["kernels"]["rules"].as_array().expect("a list");
@@ -120,6 +121,8 @@ fn a_folder_per_rank_yields_one_run_with_its_kernels_by_both_rules() {
         let rows = rules.iter().map(|rules| rules["host"][what].as_array().map_or(0, Vec::len));
         assert!(rows.clone().all(|rows| rows >= 2), "{what}: {:?}", rows.collect::<Vec<_>>());
     }
+    assert!(text.contains("\noperators     rank 1: aten::"), "{text}");
+    assert_eq!(figures["operators"]["ranks"].as_array().map(Vec::len), Some(2), "{text}");
     assert!(text.contains(" launches, by HTA's rules "), "{text}");
     assert!(text.contains("\nslow node     by MindCluster's rule: {\"slownode_"), "{text}");
     assert!(text.contains("\nslow rank     by msprof-analyze's rule: "), "{text}");

@@ -2,7 +2,8 @@
 //!
 //! ```text
 //! window ──▶ document ──▶ event ──┬──▶ breakdown   busy, idle, overlap: memory does not grow with the file
-//!  (chunks)    (header)    (slices) └──▶ reader      all events in the common model
+//!  (chunks)    (header)    (slices) ├──▶ operators   which kernels each operator launches
+//!                                   └──▶ reader      all events in the common model
 //! ```
 //!
 //! Members of an object may be in any order; files may be minified or indented. A file that ends early or is damaged is
@@ -16,6 +17,7 @@ mod event;
 mod files;
 #[cfg(feature = "test-util")]
 pub mod generate;
+mod operators;
 mod reader;
 mod scan;
 mod window;
@@ -27,4 +29,8 @@ pub use breakdown::{
     of_directory as breakdown_of_directory, of_files as breakdown_of_files, of_reader as breakdown_of_reader,
 };
 pub use files::KinetoError;
+pub use operators::{
+    DEPTH_MAX, Level, OPERATORS_MAX, Operators, RankOperators, SEQUENCE_MAX, SequenceRow,
+    of_files as operators_of_files, of_reader as operators_of_reader,
+};
 pub use reader::{EVENTS_MAX, read, read_directory, read_files};

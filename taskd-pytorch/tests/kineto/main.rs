@@ -7,6 +7,7 @@ mod bytes;
 mod damage;
 mod hta;
 mod launches;
+mod operators;
 mod reader;
 
 use std::path::Path;

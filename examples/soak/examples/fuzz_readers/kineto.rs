@@ -1,4 +1,4 @@
-//! Files of PyTorch's profiler: plain and gzip, by the reader of whole traces and by both modes of the breakdown.
+//! Files of PyTorch's profiler: plain and gzip, by the reader of whole traces, both modes of the breakdown, and the operators.
 
 use super::random::Random;
 use super::{Outcome, Target, mutate};
@@ -97,10 +97,14 @@ impl Kineto {
 impl Target for Kineto {
     fn case(&mut self, random: &mut Random) -> Outcome {
         let input = self.input(random);
-        let (is_empty, missing): (bool, Vec<Missing>) = match random.below(3) {
+        let (is_empty, missing): (bool, Vec<Missing>) = match random.below(4) {
             0 => {
                 let trace = kineto::read(NAME, &input[..]);
                 (trace.ranks.values().all(|rank| rank.events.is_empty()), trace.missing)
+            }
+            3 => {
+                let operators = kineto::operators_of_reader(&input[..]);
+                (operators.ranks.iter().all(|rank| rank.rows.is_empty()), operators.missing)
             }
             other => {
                 let mode = if other == 1 { Mode::Exact } else { Mode::Hta };

@@ -15,6 +15,7 @@ import warnings
 from collections.abc import Iterator
 
 import pandas as pd
+from hta.analyzers.cuda_kernel_analysis import CudaKernelAnalysis
 from hta.trace_analysis import TraceAnalysis
 
 
@@ -116,6 +117,16 @@ def annotations(analysis: TraceAnalysis) -> list[dict]:
     return rows
 
 
+def operators(analysis: TraceAnalysis, ranks: list[int]) -> list[dict] | None:
+    """Return the kernels of each ATen operator; null if HTA fails, as it does without one or with a CUDA graph."""
+    CudaKernelAnalysis.visualize_aten_op_kernels_and_overhead = classmethod(lambda *_: None)
+    try:
+        tables = analysis.get_aten_op_kernels_and_delay(ranks=ranks)
+    except (KeyError, ValueError):
+        return None
+    return [{"rank": rank, **row} for rank, table in tables.items() for row in table.to_dict("records")]
+
+
 def finite(value: object) -> object:
     """Return the value with null for figures that are not numbers, which JSON does not have."""
     if isinstance(value, dict):
@@ -158,6 +169,7 @@ def main() -> None:
         "counters": own,
         "counters_stable": stable,
         "annotations": annotations(analysis),
+        "operators": operators(analysis, ranks),
     }
     print(json.dumps(finite(tables)))
 

@@ -7,6 +7,7 @@
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
+pub mod check;
 mod delegate;
 pub mod detect;
 pub mod job;

@@ -224,3 +224,66 @@ async fn a_fleet_refuses_to_detach_if_one_launcher_cannot() {
     assert_eq!(error, "the launcher silent cannot leave its processes to a later owner: stop them");
     assert!(fleet.start(&batch(vec![Place::On(node("a"))])).await.is_ok(), "the other goes on");
 }
+
+/// A launcher whose connection is lost now and then: its history goes on meanwhile, but nothing of it can be read.
+struct Cut {
+    host: FakeLauncher,
+    log: Arc<ChangeLog>,
+    is_up: watch::Sender<bool>,
+}
+
+#[async_trait::async_trait]
+impl Launcher for Arc<Cut> {
+    taskd_core::delegate!(Launcher to |this| this.host, except info, list, watch);
+
+    fn info(&self) -> LauncherInfo {
+        LauncherInfo::new("cut")
+    }
+    async fn list(&self) -> Result<Listing, LaunchError> {
+        if *self.is_up.borrow() { Ok(self.log.listing()) } else { Err(LaunchError::Unreachable("no link".into())) }
+    }
+    async fn watch(&self, from: Revision) -> Result<(Vec<Change>, Revision), LaunchError> {
+        let mut is_up = self.is_up.subscribe();
+        tokio::select! {
+            biased;
+            _ = is_up.wait_for(|up| !up) => Err(LaunchError::Unreachable("no link".into())),
+            changes = self.log.after(from) => changes,
+        }
+    }
+}
+
+/// Waits for a change of the fleet.
+async fn until(fleet: &MultiHostLauncher, at: &mut Revision, is_it: impl Fn(&Change) -> bool) {
+    let wait = async {
+        loop {
+            let (changes, next) = fleet.watch(*at).await.expect("no cursor is lost");
+            *at = next;
+            if changes.iter().any(&is_it) {
+                return;
+            }
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(60), wait).await.expect("the change is reported");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_reply_during_a_lost_connection_is_reported_after_it() {
+    let (proc, state) = (ProcId::rank(0, 1), |state| NodeStatus::new(node("a"), state, 2));
+    let log = Arc::new(ChangeLog::new(1));
+    log.push(Change::Node(state(NodeState::Ready)));
+    log.push(Change::Proc(ProcStatus::new(proc.clone(), "1", Phase::Running).with_node(node("a"))));
+    let cut = Arc::new(Cut { host: FakeLauncher::new(), log: Arc::clone(&log), is_up: watch::Sender::new(true) });
+    let fleet = MultiHostLauncher::of([Arc::clone(&cut)]).await.expect("it is there");
+    let mut at = fleet.list().await.expect("always").revision;
+    let is_in = |wanted: NodeState| move |change: &Change| matches!(change, Change::Node(one) if one.state == wanted);
+    for id in 1..4 {
+        cut.is_up.send_replace(false);
+        until(&fleet, &mut at, is_in(NodeState::OutOfSight)).await;
+        let reply = WorkerMessage::Reply { id: CommandId(id), result: Ok(Box::default()) };
+        log.push(Change::Worker(WorkerEvent::new(proc.clone(), reply)));
+        cut.is_up.send_replace(true);
+        let answers = |change: &Change| matches!(change, Change::Worker(said) if matches!(said.message, WorkerMessage::Reply { id: of, .. } if of.0 == id));
+        until(&fleet, &mut at, answers).await;
+        assert!(fleet.list().await.expect("always").nodes.contains(&state(NodeState::Ready)));
+    }
+}

@@ -39,7 +39,9 @@ impl Launcher for ClusterLauncher {
 
     async fn list(&self) -> Result<Listing, LaunchError> {
         self.inner.in_office()?;
-        self.inner.fleet.list().await
+        let listing = self.inner.fleet.list().await?;
+        self.inner.take_links(&listing.links);
+        Ok(listing)
     }
 
     async fn watch(&self, from: Revision) -> Result<(Vec<Change>, Revision), LaunchError> {
@@ -47,7 +49,11 @@ impl Launcher for ClusterLauncher {
         tokio::select! {
             biased;
             error = over => Err(error),
-            changes = self.inner.fleet.watch(from) => changes,
+            changes = self.inner.fleet.watch(from) => {
+                let (changes, next) = changes?;
+                self.inner.take_proofs(&changes);
+                Ok((changes, next))
+            }
         }
     }
 

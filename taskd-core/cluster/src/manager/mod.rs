@@ -4,6 +4,7 @@
 
 mod host;
 mod launcher;
+mod proofs;
 mod remote;
 mod service;
 mod watchdog;
@@ -19,6 +20,7 @@ use crate::wire::proto::{ToAgent, Welcome, to_agent};
 use crate::wire::{VERSION, VERSION_MIN, common_version, encode, method};
 use futures::future::join_all;
 use host::{Host, Session, Visibility};
+use proofs::{Proofs, Proven};
 use remote::RemoteLauncher;
 use service::Greeting;
 use std::collections::BTreeMap;
@@ -55,6 +57,9 @@ struct Inner {
     consensus: Arc<dyn Consensus>,
     fleet: MultiHostLauncher,
     committed: tokio::sync::Mutex<Committed>,
+    /// The checksums of the ranks, and what they prove now.
+    proofs: Mutex<Proofs>,
+    proven: watch::Sender<Option<Proven>>,
     hosts: Mutex<BTreeMap<NodeId, Arc<Host>>>,
     /// Number of hosts that the launcher lists.
     listed: watch::Sender<usize>,
@@ -112,6 +117,7 @@ impl Manager {
             return Err(ManagerError::Ended(result));
         }
         let (resume, expected) = (world.resume(), world.procs());
+        let proofs = Mutex::new(Proofs::new(world.world.clone(), world.replicas.as_ref()));
         let inner = Arc::new(Inner {
             job: job.into(),
             epoch,
@@ -119,6 +125,8 @@ impl Manager {
             consensus,
             fleet: MultiHostLauncher::default(),
             committed: tokio::sync::Mutex::new(Committed { version: record.version, record: world }),
+            proofs,
+            proven: watch::Sender::new(None),
             hosts: Mutex::default(),
             listed: watch::Sender::new(0),
             anchor: watch::Sender::new(Some(anchor)),
@@ -127,6 +135,7 @@ impl Manager {
         });
         let mut tasks = JoinSet::new();
         tasks.spawn(confirm(Arc::clone(&inner)));
+        tasks.spawn(proofs::store(Arc::clone(&inner)));
         for (host, procs) in &expected {
             inner.fleet.expect(host, procs.iter().cloned());
         }

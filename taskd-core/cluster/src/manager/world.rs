@@ -1,16 +1,18 @@
 //! The world in force, as the consensus engine stores it.
 
 use super::Inner;
+use super::proofs::has_survivors;
 use crate::consensus::{ConsensusError, Epoch, Version};
 use crate::security::JobToken;
 use crate::wire::{BODY_BYTES_MAX, decode, encode};
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError};
 use taskd_runtime::job::{Generation, Member, Name, NodeId, ProcId, Role, World};
 use taskd_runtime::kernel::Resume;
 use taskd_runtime::launch::{LaunchError, Place, StartBatch};
+use taskd_runtime::state::ReplicaProof;
 
 /// What the job's hosts agree on: which world is in force, and which services belong to it. A manager writes it before any host
 /// gets an order for that world; a new manager continues from it.
@@ -24,6 +26,9 @@ pub(super) struct WorldRecord {
     /// Secret by which the job's ranks authenticate each other: the same under every manager.
     #[serde(default)]
     pub(super) rank_secret: Option<String>,
+    /// Which ranks of the world have proved to hold the same state, if that is known.
+    #[serde(default)]
+    pub(super) replicas: Option<ReplicaProof>,
     /// Result of the job in one sentence, once it has ended.
     #[serde(default)]
     pub(super) result: Option<String>,
@@ -63,7 +68,7 @@ impl WorldRecord {
     /// Returns the job as the last manager left it; `None` before the first world.
     pub(super) fn resume(&self) -> Option<Resume> {
         let world = Arc::clone(self.world.as_ref()?);
-        Some(Resume::new(world).with_services(self.services.clone()))
+        Some(Resume::new(world).with_services(self.services.clone()).with_replicas(self.replicas.clone()))
     }
 
     /// Returns the processes of the world and its services, by their hosts.
@@ -84,6 +89,9 @@ impl WorldRecord {
     /// Returns the record with the world of a batch and the services that it starts.
     fn with(&self, world: &Arc<World>, starts: Option<&StartBatch>) -> WorldRecord {
         let mut next = WorldRecord { world: Some(Arc::clone(world)), ..self.clone() };
+        if !self.world.as_ref().is_some_and(|before| has_survivors(before, world)) {
+            next.replicas = None; // it was about processes that are gone
+        }
         for order in starts.iter().flat_map(|batch| &batch.starts) {
             if let (Role::Service(name), Place::On(node)) = (&order.proc.role, &order.place) {
                 let incarnation = order.proc.incarnation;
@@ -111,6 +119,21 @@ impl Inner {
                 Err(LaunchError::Refused(text))
             }
             _ => Ok(record.with(world, starts)),
+        };
+        self.write(next).await?;
+        self.proofs.lock().unwrap_or_else(PoisonError::into_inner).enter(world);
+        Ok(())
+    }
+
+    /// Stores which ranks have proved to be replicas in a world, unless none of its processes is in force any more.
+    ///
+    /// # Errors
+    /// Returns an error if this manager's epoch is over, or no majority answers.
+    pub(super) async fn store_proof(&self, of: &World, proof: &ReplicaProof) -> Result<(), LaunchError> {
+        let next = |record: &WorldRecord| {
+            let is_in_force = record.world.as_ref().is_some_and(|world| has_survivors(of, world));
+            let replicas = if is_in_force { Some(proof.clone()) } else { record.replicas.clone() };
+            Ok(WorldRecord { replicas, ..record.clone() })
         };
         self.write(next).await
     }
@@ -177,7 +200,7 @@ fn superseded(epoch: Epoch, by: Option<String>) -> ConsensusError {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use taskd_runtime::job::{JobSpec, WorkerSpec};
+    use taskd_runtime::job::{Counted, Incarnation, JobSpec, WorkerSpec};
 
     #[test]
     fn a_world_of_many_ranks_fits_the_record() {
@@ -188,6 +211,20 @@ mod tests {
         assert!(value.len() < crate::consensus::RECORD_BYTES_MAX / 2, "{} bytes", value.len());
         assert!(WorldRecord::read(&value).is_ok_and(|read| read == record));
         assert_eq!(record.procs().values().map(Vec::len).collect::<Vec<_>>(), [8; 1250]);
+    }
+
+    #[test]
+    fn a_proof_stays_with_the_processes_that_it_is_about() {
+        let first = Arc::new(JobSpec::new("job", 2, WorkerSpec::new(["train"])).first_world());
+        let proof = ReplicaProof::default();
+        let record = WorldRecord { replicas: Some(proof), ..WorldRecord::default().with(&first, None) };
+        let replace = |ranks: u32| {
+            Arc::new(first.successor(Counted::Yes, |members| {
+                members.iter_mut().take(ranks as usize).for_each(|(_, member)| member.incarnation = Incarnation(2));
+            }))
+        };
+        assert!(record.with(&replace(1), None).resume().is_some_and(|resume| resume.replicas.is_some()));
+        assert!(record.with(&replace(2), None).resume().is_some_and(|resume| resume.replicas.is_none()));
     }
 
     #[test]

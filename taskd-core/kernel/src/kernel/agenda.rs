@@ -59,6 +59,16 @@ impl Agenda<'_> {
         self.incidents.values_mut().filter(waits).for_each(|open| open.decide_at = Some(self.view.now));
     }
 
+    /// Makes the incidents due that wait for ranks which another supervisor has left, now that all were reported. Faults
+    /// that are reported with them join first.
+    pub(super) fn all_seen(&mut self) {
+        let window = self.view.now + self.view.spec.policy.correlation_window;
+        let waits = |open: &&mut Open| open.word_until.is_some() && open.decide_at == open.word_until;
+        for open in self.incidents.values_mut().filter(waits) {
+            (open.word_until, open.decide_at) = (None, Some(window));
+        }
+    }
+
     /// Makes the incidents due that are held for such a reason. Returns their number.
     pub(super) fn release(&mut self, such: impl Fn(HoldReason) -> bool) -> usize {
         let held = self.incidents.values_mut().filter(|o| o.held.as_ref().is_some_and(|h| such(h.why)));

@@ -7,14 +7,14 @@ use super::arbiter::{ArbiterContext, Price, Verdict, arbitrate};
 use super::budget::Account;
 use super::incidents::{Hold, Open};
 use super::lifecycle::Life;
-use super::links::AwaitedReports;
+use super::links::{AwaitedReports, WORD_WITHIN};
 use super::operator::ranks_on;
 use super::plans::PlanId;
 use super::plugins::plugin_fault;
 use super::probation::Trial;
 use super::{Branch, Chosen, Decision, Event, HoldReason, Kernel, State};
 use crate::detect::Fault;
-use crate::job::{Domain, IncidentId, JobTime, Name, NodeId, Permission, Role};
+use crate::job::{Domain, IncidentId, JobTime, Name, NodeId, Permission, ProcId, Role};
 use crate::recover::Action;
 use crate::state::{Proc, View};
 use std::collections::BTreeSet;
@@ -102,7 +102,7 @@ impl Kernel {
             self.agenda().set(id, None);
             return true;
         }
-        if let Some(until) = self.awaits_word(id) {
+        if let Some(until) = self.awaits_hosts(id).or_else(|| self.awaits_word(id)) {
             self.state.counts.branch(Branch::AwaitedWord);
             self.agenda().set(id, Some(until));
             return true;
@@ -114,6 +114,23 @@ impl Kernel {
         let price = verdict.chosen.as_ref().map_or(Price::Nothing, |c| context.price(&c.proposal));
         self.rule(id, verdict, price);
         true
+    }
+
+    /// Returns the time at which the decision is due again, if it waits because another supervisor has left ranks of which
+    /// nothing was reported yet: whether they can be kept is not known. The launcher reports each of them, once it has
+    /// found or lost the host. Until then the incident takes in the faults that are found meanwhile.
+    fn awaits_hosts(&mut self, id: IncidentId) -> Option<JobTime> {
+        let State { unseen, view, incidents, .. } = &mut self.state;
+        let is_member = |proc: &ProcId| {
+            let member = proc.role.rank().and_then(|rank| view.world.members().get(&rank));
+            member.is_some_and(|member| member.incarnation == proc.incarnation)
+        };
+        if view.is_dry_run() || !unseen.iter().any(is_member) {
+            return None;
+        }
+        let until = view.now + WORD_WITHIN;
+        incidents.get_mut(&id)?.word_until = Some(until);
+        Some(until)
     }
 
     /// Returns the time until which the decision waits for a report of a rank, if it does.

@@ -10,7 +10,8 @@ use crate::job::{CommandId, Domain, ProcId, Role};
 use crate::recover::stages::STOP_MARGIN;
 use crate::recover::{Action, Failure, TargetReply};
 use crate::state::{
-    Change, GuardStatus, LinkStatus, Listing, NodeStatus, Phase, ProcStatus, StepFailure, WorkerEvent, WorkerMessage,
+    Change, GuardStatus, LinkStatus, Listing, NodeState, NodeStatus, Phase, ProcStatus, StepFailure, WorkerEvent,
+    WorkerMessage,
 };
 use crate::trace::{Observation, Probe, ProbeReply, ProbeResult, Signal};
 use std::sync::Arc;
@@ -100,6 +101,25 @@ impl Kernel {
         }
         if self.processes().note_phase(status) {
             self.tell_of(proc, Signal::Phase(phase.clone()));
+        }
+        self.seen(status);
+    }
+
+    /// Handles the first report about a rank that another supervisor has left. Its control link is reported next: until
+    /// then it counts as one that has just closed, so that no decision takes the rank for one without a link.
+    fn seen(&mut self, status: &ProcStatus) {
+        let host = status.node.as_ref().and_then(|node| self.state.view.nodes.get(node));
+        let is_expected = host.is_some_and(|host| host.state == NodeState::OutOfSight) && !status.phase.is_over();
+        if is_expected || !self.state.unseen.remove(&status.proc) {
+            return;
+        }
+        let now = self.now();
+        let known = self.state.view.procs.get_mut(&status.proc.role);
+        if let Some(known) = known.filter(|known| known.phase == Phase::Running && known.link.is_none()) {
+            known.unlinked_at = Some(now);
+        }
+        if self.state.unseen.is_empty() {
+            self.agenda().all_seen();
         }
     }
 

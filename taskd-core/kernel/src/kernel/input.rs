@@ -4,7 +4,7 @@ use super::order::{Order, OrderEnvelope};
 use crate::detect::Fault;
 use crate::job::{CommandId, Domain, JobSpec, Member, Name, World};
 use crate::recover::{Failure, TargetReply};
-use crate::state::{Change, HostHistory, Listing};
+use crate::state::{Change, HostHistory, Listing, ReplicaProof};
 use crate::trace::Observation;
 use crate::trace::switches::Mode;
 use serde::{Deserialize, Serialize};
@@ -101,19 +101,29 @@ pub struct Resume {
     pub world: Arc<World>,
     /// Incarnations and hosts of the job's services.
     pub services: BTreeMap<Name, Member>,
+    /// Ranks that have proved to hold the same state; `None` if nothing is known. The lost ranks cannot prove it again.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub replicas: Option<ReplicaProof>,
 }
 
 impl Resume {
     /// Creates the description of a job without services.
     #[must_use]
     pub const fn new(world: Arc<World>) -> Resume {
-        Resume { world, services: BTreeMap::new() }
+        Resume { world, services: BTreeMap::new(), replicas: None }
     }
 
     /// Sets the incarnations and hosts of the job's services.
     #[must_use]
     pub fn with_services(mut self, services: BTreeMap<Name, Member>) -> Resume {
         self.services = services;
+        self
+    }
+
+    /// Sets which ranks have proved to hold the same state.
+    #[must_use]
+    pub fn with_replicas(mut self, replicas: Option<ReplicaProof>) -> Resume {
+        self.replicas = replicas;
         self
     }
 }

@@ -12,7 +12,7 @@ use crate::detect::{Damage, Evidence, Fault, FaultClass, OPERATOR, Suspect};
 use crate::job::{Counted, Domain, JobTime, Name, NodeId, ProcId, Role, Termination, World};
 use crate::recover::stages::{STOP_MARGIN, end_all, start_all};
 use crate::recover::{Action, Cost, Failure, PlanExecution, Proposal, Stage};
-use crate::state::{Proc, ProcStatus, View, placement};
+use crate::state::{Proc, ProcStatus, Replicas, View, placement};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -109,15 +109,21 @@ impl Kernel {
 
     /// Expects the processes that another supervisor has left.
     fn expect_left(&mut self, resume: &Resume) {
-        let Resume { world, services } = resume;
+        let Resume { world, services, replicas } = resume;
         let (now, generation) = (self.now(), world.generation());
         let ranks = world.members().iter().map(|(rank, member)| (Role::Rank(*rank), member));
         let services = services.iter().map(|(name, member)| (Role::Service(name.clone()), member));
         for (role, member) in ranks.chain(services) {
             let ordered = Proc::ordered(member.incarnation, generation, now);
+            if role.rank().is_some() {
+                self.state.unseen.insert(ProcId { role: role.clone(), incarnation: member.incarnation });
+            }
             self.state.view.procs.insert(role, Proc { node: member.node.clone(), ..ordered });
         }
         self.state.view.world = Arc::clone(world);
+        if let Some(proof) = replicas {
+            self.state.view.replicas = Replicas::of_proof(proof);
+        }
         self.state.life = Life::Resuming;
     }
 

@@ -12,7 +12,7 @@ use std::time::Duration;
 /// How long a decision waits for a report of a rank whose link has closed.
 ///
 /// It may take a while to release the memory of a process before its end is reported.
-const WORD_WITHIN: Duration = Duration::from_secs(1);
+pub(super) const WORD_WITHIN: Duration = Duration::from_secs(1);
 
 /// Handles the state of control links.
 pub(super) struct Links<'a> {

@@ -84,6 +84,9 @@ pub(super) struct State {
     /// messages may still arrive.
     #[serde(default)]
     pub(super) unread: BTreeMap<Role, (Incarnation, JobTime)>,
+    /// Ranks that another supervisor has left, and of which nothing was reported yet.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    pub(super) unseen: BTreeSet<ProcId>,
     /// What operators have ordered the ranks to record.
     #[serde(default)]
     pub(super) switches: Switches,
@@ -138,6 +141,7 @@ impl State {
             cordons: BTreeMap::new(),
             removals: VecDeque::new(),
             unread: BTreeMap::new(),
+            unseen: BTreeSet::new(),
             switches: Switches::default(),
             memory: Memory::default(),
             silent_guards: BTreeMap::new(),

@@ -30,5 +30,5 @@ pub use directive::{
 };
 pub use host_history::{HOSTS_MAX, HostHistory, HostIncident, INCIDENTS_MAX, INCIDENTS_TOTAL_MAX};
 pub(crate) use host_history::{PERIOD_DAYS as HOST_PERIOD_DAYS, classes as host_incident_classes};
-pub use replicas::{ReplicaFigures, Replicas};
+pub use replicas::{ReplicaFigures, ReplicaProof, Replicas};
 pub use view::{Proc, View};

@@ -17,6 +17,10 @@
 //! nothing about the steps between. After a step of a new kind ([`StateDigest::first_of_kind`]) nothing is proven for a
 //! rank that is not in that round.
 
+mod proof;
+
+pub use proof::ReplicaProof;
+
 use crate::job::{Member, Rank};
 use crate::state::StateDigest;
 use serde::{Deserialize, Serialize};
@@ -125,7 +129,7 @@ impl Replicas {
     }
 
     /// Records the checksum that a rank reported, in a world from which the `absent` ranks are missing.
-    pub(crate) fn hear(&mut self, rank: Rank, state: &StateDigest, absent: &BTreeMap<Rank, Member>) {
+    pub fn hear(&mut self, rank: Rank, state: &StateDigest, absent: &BTreeMap<Rank, Member>) {
         let at = (state.loop_number, state.step);
         if self.rounds.iter().any(|(known, seen)| *known == at && seen.digests.get(&rank) == Some(&state.digest)) {
             return; // a reopened link reports it again
@@ -163,7 +167,7 @@ impl Replicas {
     }
 
     /// Forgets all proofs, because all ranks restart: the proofs concern their predecessors.
-    pub(crate) fn start_again(&mut self) {
+    pub fn start_again(&mut self) {
         *self = Replicas { figures: self.figures, ..Replicas::default() };
     }
 

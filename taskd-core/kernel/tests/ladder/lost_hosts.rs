@@ -12,13 +12,13 @@ fn node(host: &'static str) -> NodeId {
     NodeId(Name::new(host))
 }
 
-fn set_node(job: &mut Job, host: &'static str, state: NodeState) {
+pub(crate) fn set_node(job: &mut Job, host: &'static str, state: NodeState) {
     let status = NodeStatus::new(node(host), state, 2);
     let status = if state == NodeState::Left { status.with_why(WHY) } else { status };
     job.give(Input::Changed(Change::Node(status)));
 }
 
-fn lose(job: &mut Job, host: &'static str, ranks: impl IntoIterator<Item = u32>) {
+pub(crate) fn lose(job: &mut Job, host: &'static str, ranks: impl IntoIterator<Item = u32>) {
     set_node(job, host, NodeState::OutOfSight);
     job.pass(1_000);
     set_node(job, host, NodeState::Left);

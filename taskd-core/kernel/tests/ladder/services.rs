@@ -1,11 +1,11 @@
 //! Processes that ranks need but that do not train: they come and go with the world.
 
 use super::job::{Job, KILLED, exited, report};
+use super::lost_hosts::lose;
 use std::time::Duration;
 use taskd_kernel::job::*;
 use taskd_kernel::recover::Action;
-use taskd_kernel::state::Phase;
-use taskd_kernel::state::Proc;
+use taskd_kernel::state::{LoopPosition, Phase, Proc};
 use taskd_kernel::trace::Signal;
 
 const SCHEDULER: Name = Name::new("scheduler");
@@ -149,4 +149,43 @@ fn invalid_service_settings_are_reported_with_their_field() {
             "services.*.argv must name a program",
         ]
     );
+}
+
+/// Four ranks on `a` and `b` that meet at a service on `a`, and a spare host; the ranks have completed some steps.
+fn on_two_hosts_and_a_spare() -> Job {
+    let mut job = Job::of_spec(4, &["a", "b", "c"], |spec| {
+        spec.services.insert(SCHEDULER, WorkerSpec::new(["schedule"]).into());
+        spec.rendezvous_service = Some(SCHEDULER);
+        spec.nodes.truncate(2);
+    });
+    job.loops = true;
+    for rank in 0..4 {
+        job.link(ProcId::rank(rank, 1), LoopPosition::InLoop);
+        job.observe(rank, Signal::Progress { step: 7 });
+    }
+    job.pass(1_000);
+    job
+}
+
+fn incarnations(job: &Job) -> [u32; 4] {
+    [0, 1, 2, 3].map(|rank| job.proc(rank).incarnation.0)
+}
+
+#[test]
+fn the_host_of_the_rendezvous_and_rank_0_is_lost_and_the_other_ranks_are_kept() {
+    let mut job = on_two_hosts_and_a_spare();
+    let lost: Vec<u32> = (0..4).filter(|rank| job.proc(*rank).node == Some(NodeId(Name::new("a")))).collect();
+    assert!(lost.contains(&0) && lost.len() == 2, "{:?}", job.hosts());
+    job.deeds.clear();
+    lose(&mut job, "a", lost.clone());
+    job.set_phase_of(ProcId::service(SCHEDULER, 1), exited(Termination::Unknown, None));
+    job.pass(100);
+    assert_eq!(job.chosen(), ["recover"], "{:?}", job.decision().refused);
+    let expected = [0, 1, 2, 3].map(|rank| if lost.contains(&rank) { 2 } else { 1 });
+    assert_eq!(incarnations(&job), expected);
+    assert_eq!((service(&job).incarnation, &service(&job).phase), (Incarnation(2), &Phase::Running));
+    assert_eq!(service(&job).node, job.proc(0).node, "the service is on the host of the first rank");
+    assert_eq!(job.proc(0).node, Some(NodeId(Name::new("c"))));
+    assert!(!job.deeds.iter().any(|deed| matches!(deed, Action::Stop { .. })), "{:?}", job.deeds);
+    assert_eq!(job.last().outcome, "recovered by recover");
 }

@@ -245,37 +245,47 @@ impl Shared {
 
 /// Copies the changes of one launcher into the history, for as long as the combined launcher exists.
 async fn follow(shared: Arc<Shared>, part: PartId, listing: Listing) {
-    let mut known = listing;
+    let (mut nodes, mut at) = (listing.nodes, listing.revision);
     loop {
-        let error = watch(&shared, part, known.revision).await;
-        if error != LaunchError::Stale {
-            for node in &known.nodes {
+        let is_stale = watch(&shared, part, &mut at).await == LaunchError::Stale;
+        if !is_stale {
+            for node in &nodes {
                 let status = node.clone().with_state(NodeState::OutOfSight);
                 shared.log.push(Change::Node(status));
             }
         }
-        known = loop {
-            match shared.list_part(part).await {
-                Ok(listing) => break listing,
-                Err(_) => tokio::time::sleep(RETRY_AFTER).await, // meanwhile its hosts are out of sight
+        let known = loop {
+            match shared.part(part) {
+                Ok(launcher) => match launcher.list().await {
+                    Ok(listing) => break listing,
+                    Err(_) => tokio::time::sleep(RETRY_AFTER).await, // meanwhile its hosts are out of sight
+                },
+                Err(_) => return, // its hosts have left
             }
         };
-        missing(&shared, &known);
+        if is_stale {
+            shared.take_listing(part, &known);
+            missing(&shared, &known);
+            at = known.revision;
+        } else {
+            // The history continues where it was cut: a listing has states, but not the replies of the ranks meanwhile.
+            shared.take(part, known.nodes.iter().cloned().map(Change::Node));
+        }
+        nodes = known.nodes;
     }
 }
 
-/// Passes the changes of one launcher on until that launcher fails.
-async fn watch(shared: &Shared, part: PartId, from: Revision) -> LaunchError {
+/// Passes the changes of one launcher after `at` on until that launcher fails.
+async fn watch(shared: &Shared, part: PartId, at: &mut Revision) -> LaunchError {
     let launcher = match shared.part(part) {
         Ok(launcher) => launcher,
         Err(error) => return error,
     };
-    let mut at = from;
     loop {
-        match launcher.watch(at).await {
+        match launcher.watch(*at).await {
             Ok((changes, next)) => {
                 shared.take(part, changes);
-                at = next;
+                *at = next;
             }
             Err(error) => return error,
         }

@@ -69,7 +69,6 @@ impl RecoveryStrategy for Grow {
         if let Some(rank) = incident.lost_ranks(view).into_iter().next() {
             return Err(format!("{rank} is lost and is recovered first").into());
         }
-        let services = missing_services(view, &view.world)?;
         let kept = survivors(incident, view, &BTreeSet::new())?;
         can_give(&kept, &coming, view)?;
         let mut seats = seats(incident, view)?;
@@ -81,6 +80,7 @@ impl RecoveryStrategy for Grow {
                 (*rank, Member { incarnation, node: seat.node, device: seat.device })
             }));
         }));
+        let services = missing_services(view, &world)?;
         let reason = format!("{} ranks rejoin the {} training ranks{avoided}", coming.len(), kept.len());
         let replacements = Replacements { world, kept, coming, stop: Vec::new(), services };
         Ok(replacements.proposal(view, &self.limits, Cost::downtime(DOWNTIME), Counted::No, reason))

@@ -92,7 +92,6 @@ impl RecoveryStrategy for Recover {
     fn propose(&self, incident: &Incident, view: &View) -> Result<Proposal, RefusalError> {
         possible(self, view)?;
         let lost = lost(incident, view)?;
-        let services = missing_services(view, &view.world)?;
         let kept = survivors(incident, view, &lost)?;
         can_give(&kept, &lost, view)?;
         let mut seats = self.seats(incident, &lost, view)?;
@@ -105,6 +104,7 @@ impl RecoveryStrategy for Recover {
                 }
             }
         }));
+        let services = missing_services(view, &world)?; // on a host of the new world: the last one may be lost
         let places = if self.in_place { "in place" } else { "on another host" };
         let (number, of) = (lost.len(), world.size());
         let reason = format!("{number} of {of} ranks restart {places}, the others keep their state{avoided}");

@@ -225,3 +225,43 @@ fn a_repeated_checksum_counts_once_and_a_late_one_as_late() {
     let figures = replicas.figures().expect("there were some");
     assert_eq!((figures.checks, figures.took_us, figures.late), (11, 77, 1));
 }
+
+fn members(number: u32) -> BTreeMap<Rank, Member> {
+    let member = Member { incarnation: Incarnation(1), node: None, device: None };
+    (0..number).map(|rank| (Rank(rank), member.clone())).collect()
+}
+
+#[test]
+fn a_proof_holds_for_ranks_that_cannot_report_again() {
+    let mut replicas = Replicas::default();
+    declare(&mut replicas, 0, &[(0, "a", "dp"), (1, "a", "dp"), (2, "b", "pp"), (3, "b", "pp")]);
+    assert_eq!(
+        sets(&Replicas::of_proof(&replicas.proof(&members(4)).expect("all have reported")), 4),
+        [[0, 1], [2, 3]]
+    );
+    say(&mut replicas, 1, &[(0, "c"), (1, "c"), (2, "d")]);
+    assert_eq!(replicas.proof(&members(4)), None, "rank 3 has not reported");
+    say(&mut replicas, 1, &[(3, "d")]);
+    let proof = replicas.proof(&members(4)).expect("all have reported");
+    let mut later = Replicas::of_proof(&proof);
+    say(&mut later, 1, &[(0, "c")]); // a link that is listed again
+    say(&mut later, 4, &[(0, "e"), (2, "e")]);
+    assert_eq!(sets(&later, 4), [[0, 1], [2, 3]], "two sets stay apart, and keep their silent members");
+    say_of_new_kind(&mut later, 5, &[(0, "f"), (2, "g")]);
+    assert_eq!(sets(&later, 4), [[0], [1], [2], [3]], "nothing is known of steps of that kind");
+}
+
+#[test]
+fn a_proof_adds_something_with_other_sets_or_a_new_kind_of_step() {
+    let mut replicas = Replicas::default();
+    say(&mut replicas, 0, &[(0, "a"), (1, "a")]);
+    let first = replicas.proof(&members(2)).expect("both have reported");
+    assert!(first.sets.is_empty() && !first.adds_to(&ReplicaProof::default()));
+    say(&mut replicas, 1, &[(0, "b"), (1, "b")]);
+    let second = replicas.proof(&members(2)).expect("both have reported");
+    assert!(second.adds_to(&first));
+    say(&mut replicas, 2, &[(0, "c"), (1, "c")]);
+    assert!(!replicas.proof(&members(2)).expect("both have reported").adds_to(&second));
+    say_of_new_kind(&mut replicas, 3, &[(0, "d"), (1, "d")]);
+    assert!(replicas.proof(&members(2)).expect("both have reported").adds_to(&second));
+}

@@ -2,6 +2,7 @@
 //!
 //! It decides nothing about ranks: the runtime that holds its [`ClusterLauncher`] does.
 
+mod copies;
 mod host;
 mod launcher;
 mod remote;
@@ -18,6 +19,7 @@ use crate::settings::{ClusterSettings, SettingsError};
 use crate::wire::proto::{ToAgent, Welcome, to_agent};
 use crate::wire::{VERSION, VERSION_MIN, common_version, encode, method};
 use futures::future::join_all;
+use copies::Copies;
 use host::{Host, Session, Visibility};
 use remote::RemoteLauncher;
 use service::Greeting;
@@ -56,6 +58,8 @@ struct Inner {
     fleet: MultiHostLauncher,
     committed: tokio::sync::Mutex<Committed>,
     hosts: Mutex<BTreeMap<NodeId, Arc<Host>>>,
+    /// The ranks that hold second copies of in-memory checkpoints, of the newest world that starts ranks.
+    copies: Mutex<Option<Copies>>,
     /// Number of hosts that the launcher lists.
     listed: watch::Sender<usize>,
     /// Moment at which the epoch was last known to be in force.
@@ -120,6 +124,7 @@ impl Manager {
             fleet: MultiHostLauncher::default(),
             committed: tokio::sync::Mutex::new(Committed { version: record.version, record: world }),
             hosts: Mutex::default(),
+            copies: Mutex::default(),
             listed: watch::Sender::new(0),
             anchor: watch::Sender::new(Some(anchor)),
             over: watch::Sender::new(None),

@@ -8,7 +8,7 @@ use std::time::Duration;
 use taskd_core::cluster::consensus::{Candidate, Epoch, Single};
 use taskd_core::cluster::security::IncomingLimits;
 use taskd_core::cluster::{Manager, ManagerService};
-use taskd_core::job::{JobSpec, NodeId, Ready, WorkerSpec};
+use taskd_core::job::{InMemoryCheckpoints, JobSpec, NodeId, Ready, WorkerSpec};
 use taskd_core::kernel::JobReport;
 use taskd_core::runtime::Runtime;
 use taskd_core::{detect, recover};
@@ -79,6 +79,7 @@ pub(crate) async fn run(options: &ManagerOptions, manager: &Manager) -> Result<J
     spec.policy.ready = Ready::Stepping;
     spec.policy.min_ranks = options.min_ranks.unwrap_or(options.ranks);
     spec.policy.checkpoint_dir = options.checkpoints.clone();
+    spec.policy.in_memory_checkpoints = options.memory_every.map(InMemoryCheckpoints::every);
     let runtime = Runtime::builder()
         .job(spec)
         .detectors(detect::defaults())

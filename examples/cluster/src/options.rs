@@ -2,6 +2,7 @@
 
 use clap::{Args, Parser, Subcommand};
 use std::net::{IpAddr, SocketAddr};
+use std::num::NonZeroU64;
 use std::path::PathBuf;
 use std::time::Duration;
 use taskd_core::cluster::ClusterSettings;
@@ -74,6 +75,10 @@ pub struct ManagerOptions {
     /// Directory that all hosts share, for checkpoints.
     #[arg(long)]
     pub checkpoints: Option<PathBuf>,
+    /// Steps between two checkpoints in the memory of the hosts, of which another host has a second copy (default: none
+    /// are made). The script has to call `taskd.load_checkpoint`.
+    #[arg(long)]
+    pub memory_every: Option<NonZeroU64>,
     /// Prints the report of the job as one line of JSON at the end.
     #[arg(long)]
     pub json: bool,

@@ -10,6 +10,7 @@ mod package;
 mod pieces;
 mod plain;
 mod sealed;
+mod second_copies;
 mod silence;
 mod sitecustomize;
 mod words;

@@ -6,10 +6,11 @@ use crate::wire::{
 };
 use bytes::Bytes;
 use serde::{Serialize, de::DeserializeOwned};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
-use taskd_runtime::job::WorkerSpec;
-use taskd_runtime::launch::python::SECRET_VARIABLE;
+use taskd_runtime::job::{Rank, WorkerSpec};
+use taskd_runtime::launch::python::{COPY_TO_VARIABLE, SECRET_VARIABLE};
 use taskd_runtime::launch::{LaunchError, Launcher, StartBatch};
 
 /// What the agent itself does for a call.
@@ -30,9 +31,9 @@ pub(super) async fn serve(
     let mut special = None;
     let result = match &*call.method {
         method::START => match read::<StartArguments>(&call.arguments) {
-            Ok(StartArguments { batch, rendezvous: at, secret }) => {
+            Ok(StartArguments { batch, rendezvous: at, secret, address, copies }) => {
                 rendezvous(at);
-                value(launcher.start(&with_secret(batch, secret.as_deref())).await)
+                value(launcher.start(&with_settings(batch, secret.as_ref(), address.as_ref(), &copies)).await)
             }
             Err(error) => Err(error),
         },
@@ -60,7 +61,8 @@ pub(super) async fn serve(
             Ok(arguments) => {
                 rendezvous(arguments.rendezvous.clone());
                 let options = arguments.options();
-                let batch = with_secret(arguments.batch, arguments.secret.as_deref());
+                let PrepareArguments { batch, secret, address, copies, .. } = arguments;
+                let batch = with_settings(batch, secret.as_ref(), address.as_ref(), &copies);
                 value(launcher.prepare(&batch, &options).await)
             }
             Err(error) => Err(error),
@@ -85,19 +87,35 @@ pub(super) async fn serve(
     (answer(call, result), special)
 }
 
-/// Gives the job's secret to the ranks of a batch.
-fn with_secret(mut batch: StartBatch, secret: Option<&str>) -> StartBatch {
-    let Some(secret) = secret else { return batch };
+/// Variable of a rank: the address at which ranks of other hosts reach it.
+const HOST_VARIABLE: &str = "TASKD_HOST";
+
+/// Gives the ranks of a batch their environment, unless the batch sets a variable itself.
+fn with_settings(
+    mut batch: StartBatch,
+    secret: Option<&String>,
+    address: Option<&String>,
+    copies: &BTreeMap<Rank, Rank>,
+) -> StartBatch {
     let (mut from, mut to): (Option<Arc<WorkerSpec>>, Option<Arc<WorkerSpec>>) = (None, None);
-    for order in batch.starts.iter_mut().filter(|order| order.proc.role.rank().is_some()) {
+    for order in &mut batch.starts {
+        let Some(rank) = order.proc.role.rank() else { continue };
         // Orders of one specification share it, before and after.
         if from.as_ref() != Some(&order.spec) {
             let mut spec = (*order.spec).clone();
-            spec.env.entry(SECRET_VARIABLE.into()).or_insert_with(|| secret.to_owned());
+            for (name, value) in [(SECRET_VARIABLE, secret), (HOST_VARIABLE, address)] {
+                if let Some(value) = value {
+                    spec.env.entry(name.into()).or_insert_with(|| value.clone());
+                }
+            }
             (from, to) = (Some(Arc::clone(&order.spec)), Some(Arc::new(spec)));
         }
         if let Some(spec) = &to {
             order.spec = Arc::clone(spec);
+        }
+        if let Some(holder) = copies.get(&rank) {
+            let env = &mut Arc::make_mut(&mut order.spec).env;
+            env.entry(COPY_TO_VARIABLE.into()).or_insert_with(|| holder.0.to_string());
         }
     }
     batch

@@ -2,6 +2,7 @@
 //!
 //! It decides nothing about ranks: the runtime that holds its [`ClusterLauncher`] does.
 
+mod copies;
 mod host;
 mod launcher;
 mod proofs;
@@ -19,6 +20,7 @@ use crate::settings::{ClusterSettings, SettingsError};
 use crate::wire::proto::{ToAgent, Welcome, to_agent};
 use crate::wire::{VERSION, VERSION_MIN, common_version, encode, method};
 use futures::future::join_all;
+use copies::Copies;
 use host::{Host, Session, Visibility};
 use proofs::{Proofs, Proven};
 use remote::RemoteLauncher;
@@ -61,6 +63,8 @@ struct Inner {
     proofs: Mutex<Proofs>,
     proven: watch::Sender<Option<Proven>>,
     hosts: Mutex<BTreeMap<NodeId, Arc<Host>>>,
+    /// The ranks that hold second copies of in-memory checkpoints, of the newest world that starts ranks.
+    copies: Mutex<Option<Copies>>,
     /// Number of hosts that the launcher lists.
     listed: watch::Sender<usize>,
     /// Moment at which the epoch was last known to be in force.
@@ -128,6 +132,7 @@ impl Manager {
             proofs,
             proven: watch::Sender::new(None),
             hosts: Mutex::default(),
+            copies: Mutex::default(),
             listed: watch::Sender::new(0),
             anchor: watch::Sender::new(Some(anchor)),
             over: watch::Sender::new(None),

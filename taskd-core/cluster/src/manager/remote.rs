@@ -3,7 +3,9 @@
 use super::Inner;
 use super::host::{Host, Visibility};
 use crate::session::CallError;
-use crate::wire::{DirectiveArguments, PrepareArguments, StartArguments, StopArguments, decode, encode, method};
+use crate::wire::{
+    DirectiveArguments, PrepareArguments, StartArguments, StopArguments, decode, encode, method,
+};
 use async_trait::async_trait;
 use serde::{Serialize, de::DeserializeOwned};
 use std::fmt::Display;
@@ -40,7 +42,9 @@ impl RemoteLauncher {
 
     async fn arguments(&self, batch: &StartBatch) -> StartArguments {
         let rendezvous = self.manager.rendezvous_for(&self.host).await;
-        StartArguments { batch: batch.clone(), rendezvous, secret: self.manager.rank_secret().await }
+        let secret = self.manager.rank_secret().await;
+        let address = self.host.peer_address().and_then(|address| host_in(&address));
+        StartArguments { batch: batch.clone(), rendezvous, secret, address, copies: self.manager.copies_of(batch) }
     }
 
     /// Returns Ok if the host is in sight. An order waits while it is out of sight, which ends within
@@ -75,6 +79,13 @@ impl RemoteLauncher {
             }
         }
     }
+}
+
+/// Returns the host in an address `HOST:PORT`.
+fn host_in(address: &str) -> Option<String> {
+    let (host, _) = address.rsplit_once(':')?;
+    let host = host.trim_start_matches('[').trim_end_matches(']');
+    (!host.is_empty()).then(|| host.to_owned())
 }
 
 fn refused(what: &str, why: &dyn Display) -> LaunchError {

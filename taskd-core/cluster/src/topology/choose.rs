@@ -194,6 +194,15 @@ impl Topology {
         }
         Ok(partners)
     }
+
+    /// Chooses as [`partners`](Topology::partners) does, at the widest level at which every host has a partner in another
+    /// domain. If there is none, at the widest level at which the fewest hosts have not.
+    #[must_use]
+    pub fn partners_apart(&self, hosts: &BTreeSet<NodeId>) -> Partners {
+        let at = |level: &Name| self.partners(hosts, level.as_str()).ok();
+        let choices = self.levels().iter().filter_map(at);
+        choices.min_by_key(|partners| partners.not_separate.len()).unwrap_or_default() // the first of equal ones
+    }
 }
 
 /// Candidates by domain, to take the nearest to a host.

@@ -52,7 +52,8 @@
 //! [`Topology::from_labels`] reads the labels of agents: see there for the keys.
 //!
 //! # Choices
-//! [`Topology::spread`], [`Topology::pack`], [`Topology::spares_for`], [`Topology::partners`], [`Topology::causes`].
+//! [`Topology::spread`], [`Topology::pack`], [`Topology::spares_for`], [`Topology::partners`],
+//! [`Topology::partners_apart`], [`Topology::causes`].
 
 mod cause;
 mod choose;

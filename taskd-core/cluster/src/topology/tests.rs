@@ -230,6 +230,22 @@ fn partners_are_apart_and_balanced() {
     assert_eq!(topology.partners(&hosts("a1"), "leaf").expect("a level"), Partners::default());
 }
 
+#[test]
+fn partners_apart_are_in_the_widest_domain_that_separates_all() {
+    let topology = |text: &str| Topology::parse(&format!("levels: zone, leaf\n{text}")).expect("no contradiction");
+    let all = |topology: &Topology| topology.hosts().cloned().collect::<BTreeSet<_>>();
+    let two = topology("leaf l1: zone=east\nleaf l2: zone=west\na1: leaf=l1\na2: leaf=l1\nb1: leaf=l2\nb2: leaf=l2");
+    let partners = two.partners_apart(&all(&two));
+    assert_eq!(partners, two.partners(&all(&two), "zone").expect("a level"));
+    assert!(partners.not_separate.is_empty());
+    // One zone has most of the hosts: its hosts are apart by their leaves only.
+    let three = topology("leaf l1: zone=east\nleaf l2: zone=east\nleaf l3: zone=west\na: leaf=l1\nb: leaf=l2\nc: leaf=l3");
+    assert_eq!(names(&three.partners(&all(&three), "zone").expect("a level").not_separate).split(' ').count(), 1);
+    assert!(three.partners_apart(&all(&three)).not_separate.is_empty());
+    let nowhere = topology("").partners_apart(&hosts("a b c"));
+    assert_eq!((nowhere.of.len(), names(&nowhere.not_separate).as_str()), (3, "a b c"));
+}
+
 /// Hosts `n0`, `n1`, ... by (zone, spine of it, leaf of that); `None` omits the level.
 fn arbitrary() -> impl Strategy<Value = BTreeMap<NodeId, BTreeMap<Name, Name>>> {
     let level = || proptest::option::weighted(0.8, 0_u8..3);

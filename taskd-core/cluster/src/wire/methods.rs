@@ -1,8 +1,9 @@
 //! The methods of traits that are called over the wire, and the arguments that have no type of their own.
 
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 use std::time::Duration;
-use taskd_runtime::job::{CommandId, ProcId};
+use taskd_runtime::job::{CommandId, ProcId, Rank};
 use taskd_runtime::launch::{DirectiveBatch, PrepareOptions, StartBatch};
 
 /// Names of the methods.
@@ -30,6 +31,12 @@ pub(crate) struct StartArguments {
     /// Secret by which the job's ranks authenticate each other.
     #[serde(default)]
     pub(crate) secret: Option<String>,
+    /// Address at which ranks of other hosts reach those of this host.
+    #[serde(default)]
+    pub(crate) address: Option<String>,
+    /// By rank: the rank that holds the second copies of its in-memory checkpoints.
+    #[serde(default)]
+    pub(crate) copies: BTreeMap<Rank, Rank>,
 }
 
 /// Arguments of `launcher.send_directives`.
@@ -61,12 +68,18 @@ pub(crate) struct PrepareArguments {
     /// As in [`StartArguments`].
     #[serde(default)]
     pub(crate) secret: Option<String>,
+    /// As in [`StartArguments`].
+    #[serde(default)]
+    pub(crate) address: Option<String>,
+    /// As in [`StartArguments`].
+    #[serde(default)]
+    pub(crate) copies: BTreeMap<Rank, Rank>,
 }
 
 impl PrepareArguments {
     pub(crate) fn new(arguments: StartArguments, options: &PrepareOptions) -> PrepareArguments {
-        let StartArguments { batch, rendezvous, secret } = arguments;
-        PrepareArguments { batch, in_loop: options.in_loop, rendezvous, secret }
+        let StartArguments { batch, rendezvous, secret, address, copies } = arguments;
+        PrepareArguments { batch, in_loop: options.in_loop, rendezvous, secret, address, copies }
     }
 
     pub(crate) fn options(&self) -> PrepareOptions {

@@ -10,6 +10,11 @@ use std::num::NonZeroU64;
 /// them. If the processes of a rank and of all its replicas are lost, the job loses at most `every` steps and the step
 /// in progress (twice `every` if a copy was dropped), and reads no storage. The copies of one rank occupy twice the
 /// size of its state.
+///
+/// In a job with several hosts, a rank on another host, of another fault domain if possible, holds a second copy of each.
+/// If a host is lost with all its ranks, they resume from these. A second copy is sent while training continues: the job
+/// loses in addition the steps that are trained until the copy has arrived, at most `every` (a copy that is due before
+/// the last one has arrived is dropped, and counted). Each host then has twice as much in memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]

@@ -137,7 +137,8 @@ pub fn coverage(strategies: &[Box<dyn RecoveryStrategy>], job: &JobProfile) -> V
             Loss::Replicas | Loss::All => false,
         };
         let by_others = [replica, dump].into_iter().flatten().filter(|_| lives);
-        let own = memory.filter(|_| loss != Loss::Host); // the memory of a host is lost with the host
+        // The memory of a host is lost with the host; ranks on another one hold second copies.
+        let own = memory.filter(|_| loss != Loss::Host || job.hosts.is_some_and(|hosts| hosts > 1));
         Some(Covered { loss, by: by_others.chain(own).chain([CoveredBy::Program]).collect() })
     };
     [Loss::Rank, Loss::Host, Loss::Replicas, Loss::All].into_iter().filter_map(covered).collect()

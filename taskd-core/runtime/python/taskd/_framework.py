@@ -9,7 +9,8 @@ A framework's part may import these modules of the package, and no others (`.ci/
 
   * recording: `_hooks`, `_kinds`, `_native`, `_step_recorder`, `_vendor_marks`;
   * recovery: `_aborted`, `_batches`, `_loop`, `_session`, `_link`;
-  * state: `_codec`, `_copy`, `_auth`, `_handoff`, `_handoff_peers`, `_emergency_checkpoint`, `_in_memory_checkpoint`.
+  * state: `_codec`, `_copy`, `_auth`, `_handoff`, `_handoff_peers`, `_emergency_checkpoint`, `_in_memory_checkpoint`,
+    `_second_copies`.
 """
 
 import os

@@ -7,6 +7,9 @@ for the copy, or drops it (TASKD_IN_MEMORY_CHECKPOINT_LATE). A complete copy is 
 ranks have reported the same step, the supervisor declares it: only then is the other slot overwritten. So there is
 always one step that is complete on all ranks. An incomplete copy is not read.
 
+If the job has several hosts, a rank on another one holds a second copy (`_second_copies`), and a copy is reported once
+that is complete, too.
+
 The framework defines the content of a copy: bytes for the head, and memory ranges for the rest. This module never waits
 for a disk or the supervisor.
 """
@@ -35,17 +38,18 @@ class NoCopy(Exception):
 
 
 class Slot:
-    """A slot of the file, with one copy or none."""
+    """A slot of the file, with one copy or none: one of the two of this rank, or of another rank from `begin` on."""
 
-    def __init__(self, file, number):
-        self.file, self.begin, self.map = file, number * SLOT_AT, None  # closed when its slots are freed
-        self.key, self.sizes = None, (0, 0)  # (generation, step) of the complete copy
+    def __init__(self, file, number, begin=None):
+        self.file, self.number, self.map = file, number, None  # closed when its slots are freed
+        self.begin = number * SLOT_AT if begin is None else begin
+        self.key, self.sizes, self.sums = None, (0, 0), (0, 0)  # (generation, step) of the complete copy
         size = os.fstat(file.fileno()).st_size - self.begin
         if size >= HEAD.size:
             begin = os.pread(file.fileno(), HEAD.size, self.begin)
-            mark, generation, step, head, rest, self.head_sum, self.rest_sum = HEAD.unpack(begin)
+            mark, generation, step, head, rest, *sums = HEAD.unpack(begin)
             if mark == MARK and HEAD.size + head + rest <= size:
-                self.key, self.sizes = (generation, step), (head, rest)
+                self.key, self.sizes, self.sums = (generation, step), (head, rest), tuple(sums)
 
     def room(self, size):
         """Maps at least this many bytes."""
@@ -76,10 +80,54 @@ class Slot:
                 ctypes.memmove(here + at, address + done, some)
                 check = zlib.crc32(view[at : at + some], check)
                 at += some
-        self.map[8 : HEAD.size] = HEAD.pack(MARK, *key, len(head), rest, zlib.crc32(head), check)[8:]
-        self.map[:8] = MARK  # last: it makes the copy valid
-        self.key, self.sizes = key, (len(head), rest)
+        self.is_whole(key, (len(head), rest), (zlib.crc32(head), check))
         return True
+
+    def take(self, key, sizes, sums, fill):
+        """Takes a copy that another process has: `fill(address, bytes)` writes its head and its rest there.
+
+        Raises NoCopy if a check sum differs then."""
+        self.forget()
+        self.room(HEAD.size + sum(sizes))
+        fill(self.address()[0] + HEAD.size, sum(sizes))
+        self.sizes = sizes
+        with self.content() as content:
+            if (zlib.crc32(content[: sizes[0]]), zlib.crc32(content[sizes[0] :])) != sums:
+                raise NoCopy("the copy of step %d has changed on its way: its check sum is another" % key[1])
+        self.is_whole(key, sizes, sums)
+
+    def is_whole(self, key, sizes, sums):
+        """Makes the copy valid."""
+        self.map[8 : HEAD.size] = HEAD.pack(MARK, *key, *sizes, *sums)[8:]
+        self.map[:8] = MARK  # last
+        self.key, self.sizes, self.sums = key, sizes, sums
+
+    def content(self):
+        """Returns a view of the head and the rest."""
+        self.room(HEAD.size + sum(self.sizes))
+        return memoryview(self.map)[HEAD.size : HEAD.size + sum(self.sizes)]
+
+    def address(self):
+        """Returns the slot's address in this process, and the bytes there up to the end of the copy."""
+        import ctypes
+
+        self.room(HEAD.size + sum(self.sizes))
+        return ctypes.addressof(ctypes.c_char.from_buffer(self.map)), HEAD.size + sum(self.sizes)
+
+    def taken(self):
+        """Returns the bytes that are mapped, as a lower limit of the memory that the slot has."""
+        return len(self.map) if self.map is not None else 0
+
+    def free(self):
+        """Gives the slot's memory back."""
+        import mmap
+
+        end = os.fstat(self.file.fileno()).st_size
+        size = min(HEAD.size + sum(self.sizes), max(end - self.begin, 0))
+        if size:
+            with mmap.mmap(self.file.fileno(), size, offset=self.begin) as memory:
+                memory.madvise(mmap.MADV_REMOVE)
+        self.map, self.sizes = None, (0, 0)
 
     def forget(self):
         """Invalidates the copy."""
@@ -95,7 +143,7 @@ class Slot:
         size = HEAD.size + head + rest
         memory = memoryview(mmap.mmap(self.file.fileno(), size, offset=self.begin, prot=mmap.PROT_READ))
         head, rest = memory[HEAD.size : HEAD.size + head], memory[HEAD.size + head :]
-        if zlib.crc32(head) != self.head_sum or zlib.crc32(rest) != self.rest_sum:
+        if (zlib.crc32(head), zlib.crc32(rest)) != self.sums:
             raise NoCopy("the copy of step %d in this rank's memory is damaged: its check sum is another" % self.key[1])
         return bytes(head), rest
 
@@ -125,15 +173,17 @@ def available():
 class Memory:
     """The in-memory checkpoints of this process, from the beginning of its step loop to the end."""
 
-    def __init__(self, session, every, late):
+    def __init__(self, session, every, late, second=None):
+        """`second` sends copies to another host (`_second_copies`); None: they are on this one alone."""
         import _thread
 
-        self.session, self.every, self.late = session, every, late
+        self.session, self.every, self.late, self.second = session, every, late, second
         self.slots = slots()
         self.number = 0  # of the last report
         self.pending = None  # the slot reported as complete, until all ranks have reported
         self.declared = None  # the slot that must not be overwritten
         self.waits = any(slot.key for slot in self.slots)  # an earlier copy may be the one that all ranks have
+        self.sending = False  # a copy is being sent to another host: no slot is overwritten meanwhile
         self.lock = _thread.allocate_lock()  # of the fields above
         self.copying = _thread.allocate_lock()
         self.wanted = True
@@ -145,7 +195,7 @@ class Memory:
         if step == 0 or step % self.every:
             return
         self.end(wait=True)
-        if self.pending is not None or self.waits:
+        if self.pending is not None or self.waits or self.sending:
             return self.leave_out(step)
         slot = next(one for one in self.ordered() if one is not self.declared)
         try:
@@ -180,15 +230,15 @@ class Memory:
         return sorted(self.slots, key=lambda slot: slot.key or (0, 0))
 
     def fits(self, size):
-        """Returns true if there is memory for two copies of all ranks of this host. Memory that this rank's slots use
-        already counts, and the same is assumed of the others. One rank logs that there is, each rank that there is
-        not."""
-        ranks = int(os.environ.get("LOCAL_WORLD_SIZE") or 1)
-        lacks = 2 * size - os.fstat(self.slots[0].file.fileno()).st_blocks * 512
+        """Returns true if there is memory for two copies of all ranks of this host, and for as many of other hosts'
+        ranks if there are second copies. Memory that this rank's slots use already counts, and the same is assumed of
+        the others. One rank logs that there is, each rank that there is not."""
+        ranks, copies = int(os.environ.get("LOCAL_WORLD_SIZE") or 1), 2 if self.second is None else 4
+        lacks = copies * size - os.fstat(self.slots[0].file.fileno()).st_blocks * 512
         there = available() if lacks > 0 else None
         enough = there is None or there > lacks * ranks
         was, self.covers = self.covers, enough
-        figures = (size / 2**20, self.every, 2 * size * ranks / 2**20)
+        figures = (size / 2**20, self.every, copies * size * ranks / 2**20)
         if enough and not was and os.environ.get("LOCAL_RANK", "0") == "0":
             _link.say(
                 "%.1f MiB of state of each rank are copied to memory every %d steps: %.1f MiB of this host" % figures
@@ -207,9 +257,7 @@ class Memory:
         try:
             _signal.pthread_sigmask(_signal.SIG_BLOCK, _signal.valid_signals())
             if slot.write(key, head, pieces, lambda: self.wanted):
-                with self.lock:
-                    self.pending = slot
-                    self.say(key[1])
+                self.sending = True  # before the lock is released: the next copy may be due
             else:
                 self.leave_out(key[1])
         except Exception as error:
@@ -217,6 +265,40 @@ class Memory:
             self.leave_out(key[1])
         finally:
             self.copying.release()
+        if self.sending:
+            self.sends(slot)
+            with self.lock:
+                self.pending, self.sending = slot, False
+                self.say(key[1])
+
+    def sends(self, slot):
+        """Sends a copy to another host. No failure of that is this host's copy's."""
+        try:
+            if self.second is not None:
+                self.second.send(slot, [one for one in self.slots if one.key and one is not slot])
+        except Exception as error:
+            _link.say("the copy of step %d cannot be sent: %s: %s" % (slot.key[1], type(error).__name__, error))
+
+    def send_again(self):
+        """Sends the newest copy of an earlier process to another host, unless it is there: the rank that held it may be
+        lost."""
+        import _thread
+
+        complete = [slot for slot in self.slots if slot.key]
+        if self.second is None or not complete:
+            return
+        self.sending = True
+        try:
+            _thread.start_new_thread(self.copy_again, (max(complete, key=lambda slot: slot.key),))
+        except RuntimeError:  # no thread is left
+            self.sending = False
+
+    def copy_again(self, slot):
+        import _signal  # pyright: ignore[reportMissingImports]
+
+        _signal.pthread_sigmask(_signal.SIG_BLOCK, _signal.valid_signals())
+        self.sends(slot)
+        self.sending = False
 
     def end(self, wait):
         """Ends a copy in progress, before the state may change: waits for its end, or drops it."""
@@ -267,9 +349,11 @@ class Memory:
         with self.lock:
             if declared is not None and declared is self.pending or number == self.number:
                 self.declared, self.pending, self.waits = declared, None, False
+        if declared is not None and self.second is not None:
+            self.second.committed(declared.key)
 
 
-def opened(session, step):
+def opened(session, step, second=None):
     """Returns the `Memory` for copies from this step on; None if the job wants none, or if there can be none, which is
     logged."""
     every = os.environ.get("TASKD_IN_MEMORY_CHECKPOINT_EVERY", "")
@@ -284,7 +368,7 @@ def opened(session, step):
         _link.say("no copies of the state are kept in memory: " + why % (newest, step))
         return None
     try:
-        memory = Memory(session, int(every), os.environ.get("TASKD_IN_MEMORY_CHECKPOINT_LATE"))
+        memory = Memory(session, int(every), os.environ.get("TASKD_IN_MEMORY_CHECKPOINT_LATE"), second)
         if memory.slots:
             return memory
         why = "this launcher holds no memory for it"

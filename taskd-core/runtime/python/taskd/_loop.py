@@ -54,7 +54,7 @@ class Loop:
         self.number, self.committed = start, None  # of the step that is under way or next, and of the newest completed
         self.attempt = Attempt(TRAINING, BEFORE)
         self.snapshot, self.recovery = Snapshot(), Recovery()
-        self.keep = self.memory = self.shutdown = None
+        self.keep = self.memory = self.second_copies = self.shutdown = None
         plain = not self.engine
         copier = _batches.Nothing() if plain else self.engine.copier
         self.streams = _batches.Streams(_batches.open_plainly if plain else self.engine.open_data, copier)
@@ -149,6 +149,7 @@ class Loop:
                 if not self.is_new:
                     self.keep.forget()
                 self.keep.away = self.engine.away(self.keep)
+            self.second_copies = self.engine.second_copies()
             if not self.is_new:
                 self.keep_copies()
         if self.program.with_rank is not None:
@@ -156,9 +157,10 @@ class Loop:
 
     def keep_copies(self):
         """From here on no other process writes to this rank's copies in memory."""
-        self.memory = _in_memory_checkpoint.opened(self.session, self.number)
+        self.memory = _in_memory_checkpoint.opened(self.session, self.number, self.second_copies)
         if self.memory is not None:
             self.memory.say_again(self.number)
+            self.memory.send_again()
 
     def go_on(self):
         """Takes the random numbers and the position in the data of a checkpoint that was loaded, if it is of the first

@@ -6,11 +6,11 @@ This module only connects the others, each of which has its own task.
 from __future__ import annotations
 
 import os
-from _thread import get_ident
+from _thread import allocate_lock, get_ident
 
 import torch
 
-from taskd import _auth, _handoff_peers, _link
+from taskd import _auth, _handoff_peers, _link, _second_copies
 from taskd._loop import CATCHING_UP, OPEN, TORN, WARMING_UP
 from taskd._session import JOIN, Refused
 from taskd.torch import (
@@ -67,7 +67,9 @@ class Engine(Limits):
         self.store: Any = None  # the store of the generation
         self.client: Any = None
         self.handoff_peers: Any = None
-        self.first_client: Any = None  # connection to the store of the first generation, for `handoff_peers`
+        self.second: Any = None  # second copies of in-memory checkpoints, on another host
+        self.first_client: Any = None  # connection to the store of the first generation, for the two above
+        self.first_lock = allocate_lock()  # of `first_client`
         self.warm: Any = None
         self.spare: dict[Any, Any] = {}  # tensors of optimizer state, reused for state that is copied
         self.transfer, self.late = transfer.Transfer(self), late_buffers.LateBuffers(self)
@@ -126,10 +128,18 @@ class Engine(Limits):
                 _link.say("what only this rank has is kept on its own host alone: %s" % error)
         return self.handoff_peers
 
+    def second_copies(self) -> Any:
+        """Returns what keeps this rank's in-memory checkpoints on another host as well, if the job has several."""
+        if self.second is None:
+            self.second = _second_copies.opened(None if self.is_replacement() else self.first_meeting)
+        return self.second
+
     def first_meeting(self) -> Any:
         """Returns the store of the generation in which this process was started, its rank, and all ranks."""
         where = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
-        self.first_client = store_client.Client(*where, FIRST_MEETING_SECONDS)  # C++ holds no reference to it
+        with self.first_lock:
+            if self.first_client is None:  # C++ holds no reference to it
+                self.first_client = store_client.Client(*where, FIRST_MEETING_SECONDS)
         part = "taskd/%d" % self.session.generation
         store = self.signed(torch.distributed.PrefixStore(part, self.first_client), part)
         return store, int(os.environ["RANK"]), list(range(int(os.environ["WORLD_SIZE"])))
@@ -141,8 +151,9 @@ class Engine(Limits):
 
     def meet(self, store: Any, order: Any) -> None:
         """Called before all ranks join, on a separate thread."""
-        if self.handoff_peers is not None:
-            self.handoff_peers.meet(store, int(order["rank"]), [int(one["rank"]) for one in order["members"]])
+        for peers in (self.handoff_peers, self.second):
+            if peers is not None:
+                peers.meet(store, int(order["rank"]), [int(one["rank"]) for one in order["members"]])
 
     # Loop.
 

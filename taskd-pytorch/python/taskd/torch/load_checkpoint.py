@@ -1,5 +1,6 @@
 """`taskd.load_checkpoint`: loads the newest complete checkpoint into a program that starts: an emergency checkpoint, or
-the in-memory checkpoint of all ranks.
+the in-memory checkpoint of all ranks. A rank that has started on another host copies its part of the latter from the
+rank that holds a second copy.
 
 All of it is verified and compared before anything is changed, and all ranks load the same one.
 """
@@ -11,7 +12,16 @@ import os
 import torch
 import torch.distributed as dist
 
-from taskd import _codec, _emergency_checkpoint, _handoff, _in_memory_checkpoint, _link, _loop, _session
+from taskd import (
+    _codec,
+    _emergency_checkpoint,
+    _handoff,
+    _in_memory_checkpoint,
+    _link,
+    _loop,
+    _second_copies,
+    _session,
+)
 from taskd._emergency_checkpoint import NoDump
 from taskd.torch import accelerate, in_memory_checkpoint, late_buffers, rng, state_dicts
 from taskd.torch import buffers as _buffers
@@ -45,21 +55,29 @@ def load(state: Any, directory: str, newer_than: int | None) -> Any:
         return None  # a joining rank copies its state from its peers
     if not root and not os.environ.get("TASKD_IN_MEMORY_CHECKPOINT_EVERY"):
         return None
-    slots = slots_here()
-    reported = from_all_ranks((_emergency_checkpoint.candidates(root) if root else [], [slot.key for slot in slots]))
-    for step, name in candidates(reported[0][0], [keys for _, keys in reported]):
+    slots, held = slots_here(), held_here()
+    on_disk = _emergency_checkpoint.candidates(root) if root else []
+    own = [slot.key for slot in slots], [(rank, slot.key) for rank, slot in held]
+    reported = from_all_ranks((on_disk, own))
+    in_memory = _second_copies.whereabouts([of for _, of in reported])
+    for step, name in candidates(reported[0][0], in_memory):
         if newer_than is not None and step <= newer_than:
             continue
+        loan, whole = None, None
         try:
             if isinstance(name, tuple):
-                whole, why = InMemory(next(slot for slot in slots if slot.key == name), state), None
+                elsewhere = in_memory[name]
+                loan, offered = lent(name, elsewhere)
+                whole, why = InMemory(slot_of(name, elsewhere, offered, slots), state), None
             else:
                 whole, why = Whole(os.path.join(root, name), state), None  # pyright: ignore[reportArgumentType, reportCallIssue]
         except (NoDump, _in_memory_checkpoint.NoCopy) as error:
-            whole, why = None, "rank %d: %s" % (rank_here(), error)
+            why = "rank %d: %s" % (rank_here(), error)
         whys = [one for one in from_all_ranks(why) if one]
+        if loan is not None:
+            loan.close()
         if not whys:
-            whole.fill()
+            whole.fill()  # pyright: ignore[reportOptionalMemberAccess]
             return step
         what = "of step %d in memory" % step if isinstance(name, tuple) else name
         _link.say(
@@ -77,13 +95,55 @@ def slots_here() -> Any:
         return []
 
 
+def held_here() -> Any:
+    """Returns the complete copies that this rank holds for others, each with its rank. Without a group of all ranks it
+    returns none."""
+    if size_here() != _session.number(os.environ.get("WORLD_SIZE"), 1):
+        return []
+    try:
+        return _second_copies.held_here()
+    except OSError as error:
+        _link.say("what this rank's memory holds of other ranks cannot be read: %s" % error)
+        return []
+
+
+def lent(key: Any, elsewhere: Any) -> Any:
+    """Returns this rank's loan of a checkpoint, to be closed once all ranks have read it, and what all ranks offer. The
+    ranks in `elsewhere` read their copies from the ranks that hold them. All ranks call this, or none."""
+    if not elsewhere:
+        return None, []
+    rank, loan, offers, why = rank_here(), None, {}, None
+    try:
+        loan = _second_copies.Loan(key, [one for one, holder in elsewhere.items() if holder == rank])
+        offers = loan.offers()
+    except (OSError, RuntimeError, ValueError) as error:
+        why = "rank %d cannot give the copies that it holds: %s" % (rank, error)
+    return loan, from_all_ranks((offers, why))
+
+
+def slot_of(key: Any, elsewhere: Any, offered: Any, slots: Any) -> Any:
+    """Returns the slot with this rank's copy of a checkpoint, copied from another rank if it is elsewhere.
+
+    Raises NoCopy if it cannot be copied."""
+    rank = rank_here()
+    if rank not in elsewhere:
+        return next(slot for slot in slots if slot.key == key)
+    offers, why = offered[elsewhere[rank]]
+    if rank not in offers:
+        raise _in_memory_checkpoint.NoCopy(why or "rank %d does not have its copy any more" % elsewhere[rank])
+    slot = _second_copies.fetch(key, offers[rank])
+    size = sum(slot.sizes) / 2**20
+    _link.say("rank %d has copied its state of step %d from rank %d: %.1f MiB" % (rank, key[1], elsewhere[rank], size))
+    return slot
+
+
 def candidates(on_disk: Any, in_memory: Any) -> list[tuple[Any, Any]]:
-    """Returns `(step, name)`, newest first, of the checkpoints on disk, and of those that all ranks have in memory as
-    `(world, step)`. A step of an older world does not count if a newer world has an earlier one: that world went back
-    to before it."""
+    """Returns `(step, name)`, newest first, of the checkpoints on disk, and of those in memory, as `(world, step)`, of
+    which every rank's part is there. A step of an older world does not count if a newer world has an earlier one: that
+    world went back to before it."""
     found = [(step, 0, name) for step, name in on_disk]
     newest = None
-    for key in sorted(set.intersection(*map(set, in_memory)), reverse=True):
+    for key in sorted(in_memory, reverse=True):
         if newest is None or key[1] <= newest:
             newest = key[1]
             found.append((newest, 1, key))

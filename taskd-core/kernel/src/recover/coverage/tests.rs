@@ -66,6 +66,10 @@ fn a_host_is_covered_where_each_of_its_ranks_has_a_replica_on_another_one() {
     assert_eq!(of_host(on(job(4))), [CoveredBy::Replica, PROGRAM]);
     assert_eq!(of_host(on(job(4).with_groups(groups(&[&[0, 2], &[1, 3]])))), [CoveredBy::Replica, PROGRAM]);
     assert_eq!(of_host(on(job(4).with_groups(groups(&[&[0, 1], &[2, 3]])))), [PROGRAM], "both are on one host");
+    let mut copied = on(job(4).with_groups(groups(&[&[0, 1], &[2, 3]])));
+    copied.policy.in_memory_checkpoints = NonZeroU64::new(10).map(InMemoryCheckpoints::every);
+    let memory = CoveredBy::Memory { every: 10 };
+    assert_eq!(of_host(copied), [memory, PROGRAM], "ranks on the other host hold second copies");
     let unknown = coverage(&defaults(), &JobProfile::of(Arc::new(job(4))).with_hosts(2));
     assert!(unknown.iter().all(|covered| covered.loss != Loss::Host), "nobody knows where they sit: {unknown:?}");
 }

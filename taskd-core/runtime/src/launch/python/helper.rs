@@ -56,6 +56,7 @@ pub const NEUTRAL_FILES: &[PythonFile] = &python_files! {
     "taskd/_phases.py"
     "taskd/_recovery.py"
     "taskd/_replay.py"
+    "taskd/_second_copies.py"
     "taskd/_session.py"
     "taskd/_shutdown.py"
     "taskd/_step.py"

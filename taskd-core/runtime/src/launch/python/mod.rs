@@ -34,6 +34,7 @@
 //! marks itself. With the feature `venv`, `venv` builds the Python environment in which examples and tests run.
 
 mod command;
+mod copies;
 mod error;
 mod files;
 mod framework;
@@ -49,6 +50,7 @@ pub(in crate::launch) mod standbys;
 pub mod venv;
 mod worker_ranks;
 
+pub use copies::{COPY_TO_VARIABLE, copy_holders};
 pub use error::{
     ErrorFileError, ErrorRecord, FAMILY, Failure, RECORD_BYTES_MAX, exception_in, read_error_file, report_of, type_name,
 };
@@ -222,7 +224,11 @@ impl<L: Launcher, F: Framework> PythonLauncher<L, F> {
         hosts: usize,
     ) -> Result<StartBatch, LaunchError> {
         let seats = seats(world);
-        let orders = batch.starts.iter().map(|order| self.completed_order(order, world, &seats, meet, hosts));
+        let holders = copy_holders(world, &BTreeMap::new());
+        let orders = batch.starts.iter().map(|order| {
+            let order = self.completed_order(order, world, &seats, meet, hosts)?;
+            Ok(copies::with_holder(order, &holders))
+        });
         Ok(StartBatch::new(Arc::clone(&batch.world), orders.collect::<Result<_, _>>()?))
     }
 

@@ -9,6 +9,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use super::command::PythonCommand;
+use super::copies::COPY_TO_VARIABLE;
 use crate::launch::JOIN_VARIABLE;
 use crate::launch::guard::wire::{StandbyMode, WireStandby};
 
@@ -187,7 +188,7 @@ pub(in crate::launch) fn wire_of(value: &str, argv: &[String], own: &[&str]) -> 
         StandbyMode::Template => HELD.map(|name| (name.to_owned(), "1".to_owned())).into(),
         StandbyMode::PreStarted => BTreeMap::new(),
     };
-    let own = own.iter().chain(&[ERROR_FILE, JOIN_VARIABLE]).map(|name| (*name).to_owned());
+    let own = own.iter().chain(&[ERROR_FILE, JOIN_VARIABLE, COPY_TO_VARIABLE]).map(|name| (*name).to_owned());
     Some(WireStandby {
         mode: wish.mode,
         probe: command.probe,
@@ -223,7 +224,7 @@ mod tests {
             (3, Some("train.py"), Some(3), 2, 0)
         );
         assert_eq!((&python.framework, &python.imports), (&argv("torch"), &argv("mine")));
-        assert_eq!(python.late, argv("RANK TASKD_RANK TASKD_ERROR_FILE TASKD_JOIN"));
+        assert_eq!(python.late, argv("RANK TASKD_RANK TASKD_ERROR_FILE TASKD_JOIN TASKD_COPY_TO"));
         assert!(python.shared.contains(&"SIZE".into()) && python.shared.contains(&"TASKD_WORLD_SIZE".into()));
         assert!(["OMP_NUM_THREADS", "RANK"].into_iter().all(|name| python.is_late(name)) && !python.is_late("HOME"));
         assert_eq!(wire("sh -c python"), None);

@@ -8,7 +8,7 @@ use bytes::Bytes;
 use serde::{Serialize, de::DeserializeOwned};
 use std::sync::Arc;
 use std::time::Duration;
-use taskd_runtime::job::WorkerSpec;
+use taskd_runtime::job::{NodeId, WorkerSpec};
 use taskd_runtime::launch::python::SECRET_VARIABLE;
 use taskd_runtime::launch::{LaunchError, Launcher, StartBatch};
 
@@ -109,6 +109,12 @@ pub(super) fn superseded(call: &Call, epoch: u64) -> Answer {
     answer(call, Err(LaunchError::Superseded(text)))
 }
 
+/// Returns the answer to a call for which this host has no lease.
+pub(super) fn without_lease(call: &Call, host: &NodeId) -> Answer {
+    let text = format!("{host} has no lease: it starts no process until a manager that is confirmed grants one");
+    answer(call, Err(LaunchError::Unreachable(text)))
+}
+
 /// Returns the answer to a call for which the agent has no room.
 pub(super) fn too_many(call: &Call) -> Answer {
     answer(call, Err(LaunchError::Unreachable("the agent carries out as many calls as it can: try again".into())))
@@ -122,7 +128,7 @@ fn answer(call: &Call, result: Result<Bytes, LaunchError>) -> Answer {
     Answer { call: call.id, result: Some(result) }
 }
 
-fn read<T: DeserializeOwned>(arguments: &[u8]) -> Result<T, LaunchError> {
+pub(super) fn read<T: DeserializeOwned>(arguments: &[u8]) -> Result<T, LaunchError> {
     decode(arguments).map_err(|error| refused("the manager's call cannot be read", &error))
 }
 

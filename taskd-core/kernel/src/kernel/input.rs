@@ -2,13 +2,13 @@
 
 use super::order::{Order, OrderEnvelope};
 use crate::detect::Fault;
-use crate::job::{CommandId, Domain, JobSpec, Member, Name, World};
+use crate::job::{CommandId, Domain, JobSpec, Member, Name, Rank, World};
 use crate::recover::{Failure, TargetReply};
 use crate::state::{Change, HostHistory, Listing};
 use crate::trace::Observation;
 use crate::trace::switches::Mode;
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -101,19 +101,29 @@ pub struct Resume {
     pub world: Arc<World>,
     /// Incarnations and hosts of the job's services.
     pub services: BTreeMap<Name, Member>,
+    /// Ranks of the world that have completed successfully. Their hosts need not list them any more.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    pub completed: BTreeSet<Rank>,
 }
 
 impl Resume {
     /// Creates the description of a job without services.
     #[must_use]
     pub const fn new(world: Arc<World>) -> Resume {
-        Resume { world, services: BTreeMap::new() }
+        Resume { world, services: BTreeMap::new(), completed: BTreeSet::new() }
     }
 
     /// Sets the incarnations and hosts of the job's services.
     #[must_use]
     pub fn with_services(mut self, services: BTreeMap<Name, Member>) -> Resume {
         self.services = services;
+        self
+    }
+
+    /// Sets the ranks that have completed successfully.
+    #[must_use]
+    pub fn with_completed(mut self, completed: BTreeSet<Rank>) -> Resume {
+        self.completed = completed;
         self
     }
 }

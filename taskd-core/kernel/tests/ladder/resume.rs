@@ -1,7 +1,7 @@
 //! A kernel without the log of the supervisor before it: it takes the running processes over, and recovers what is missing.
 
 use super::job::{Job, exited, plugins};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use taskd_kernel::detect::FaultClass;
 use taskd_kernel::job::*;
@@ -26,9 +26,13 @@ fn left() -> Resume {
 }
 
 fn start() -> Input {
+    start_with(left())
+}
+
+fn start_with(resume: Resume) -> Input {
     let mut spec = JobSpec::new("test", 4, WorkerSpec::new(["train"])).with_nodes([node("a"), node("b")]);
     spec.services.insert(Name::new("store"), WorkerSpec::new(["store"]).into());
-    let resume = Some(Box::new(left()));
+    let resume = Some(Box::new(resume));
     Input::Start(Box::new(Start { spec: Arc::new(spec), trace: None, rendezvous_service: None, resume }))
 }
 
@@ -97,4 +101,28 @@ fn a_process_that_is_missing_on_a_host_in_sight_has_ended() {
     job.pass(100);
     assert_eq!(job.last().blamed, [Rank(3)]);
     assert_eq!(job.proc(3).incarnation, Incarnation(3), "the next one");
+}
+
+#[test]
+fn completed_ranks_that_no_host_lists_are_not_missing() {
+    let mut job = Job::not_started();
+    job.give(start_with(left().with_completed(BTreeSet::from([Rank(2), Rank(3)]))));
+    job.give(listing(on_a(), NodeState::Ready));
+    job.pass(1_000);
+    assert_eq!(job.kernel.report().incidents, []);
+    assert_eq!(job.proc(3).incarnation, Incarnation(2), "it was not started again");
+    for status in on_a().into_iter().take(2) {
+        job.give(Input::Changed(Change::Proc(status.with_phase(exited(Termination::Code(0), None)))));
+    }
+    job.pass(20_000);
+    assert_eq!(job.kernel.report().outcome, Outcome::Completed);
+}
+
+#[test]
+fn a_job_that_had_completed_ends_after_the_first_listing() {
+    let mut job = Job::not_started();
+    job.give(start_with(left().with_completed((0..4).map(Rank).collect())));
+    job.give(listing(on_a()[2..].to_vec(), NodeState::Ready));
+    job.pass(20_000);
+    assert_eq!((job.kernel.report().incidents, job.kernel.report().outcome), (vec![], Outcome::Completed));
 }

@@ -7,6 +7,7 @@
 //! - [`topology`]: the fault and network domains of hosts, and the choices that depend on them. Pure.
 
 mod agent;
+mod clock;
 pub mod consensus;
 mod dial;
 mod manager;

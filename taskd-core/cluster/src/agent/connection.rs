@@ -3,6 +3,7 @@
 
 use super::running::Running;
 use super::{AgentError, RETRY, Shared};
+use crate::clock::Moment;
 use crate::dial::root_cause;
 use crate::security::SecurityError;
 use crate::session::{Link, WindowBounds};
@@ -13,7 +14,6 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
-use taskd_runtime::launch::since_boot;
 use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until, timeout};
 use tokio_stream::wrappers::UnboundedReceiverStream;
@@ -169,8 +169,7 @@ async fn serve(
             biased;
             message = incoming.message() => message,
             _ = requests.tick() => {
-                // Of the clock that also counts while the machine is suspended: a grant may wait for its end.
-                let sent = u64::try_from(since_boot().as_nanos()).unwrap_or(u64::MAX);
+                let sent = u64::try_from(shared.begun.elapsed().as_nanos()).unwrap_or(u64::MAX);
                 let request = LeaseRequest { sent, received: session.link.taken(), unix_nanos: unix_nanos() };
                 let _ = sender.send(ToManager { message: Some(to_manager::Message::Lease(request)) });
                 continue;
@@ -184,8 +183,9 @@ async fn serve(
             Err(status) => break refusal("the manager", &status),
             Ok(None) => break End::Retry("the manager has closed the connection".into()),
             Ok(Some(ToAgent { message: Some(to_agent::Message::Lease(grant)) })) => {
-                let age = since_boot().checked_sub(Duration::from_nanos(grant.sent));
-                if let Some(sent) = age.and_then(|age| heard.checked_sub(age))
+                // A grant may have waited for the end of a suspension of this machine.
+                let age = shared.begun.elapsed().checked_sub(Duration::from_nanos(grant.sent));
+                if let Some(sent) = age.and_then(|age| Moment::now().minus(age))
                     && grant.epoch == session.epoch
                 {
                     shared.change_lease(|known| known.grant(&grant, sent, lease));

@@ -3,42 +3,47 @@
 //! The rule is pure ([`Lease`]); [`enforce`] waits and stops.
 
 use super::Shared;
+use crate::clock::Moment;
 use crate::wire::proto::LeaseGrant;
 use std::time::Duration;
 use taskd_runtime::job::ProcId;
-use taskd_runtime::launch::since_boot;
-use tokio::time::Instant;
 
 /// When the ranks of a host must stop.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Lease {
     /// End of the lease; `None` before the first grant and after the host has stopped its ranks.
-    pub(super) until: Option<Instant>,
+    until: Option<Moment>,
     /// Epoch of the manager that handed the job over: it extends no lease any more.
     handed_over: Option<u64>,
 }
 
 impl Lease {
     /// Takes a grant of a manager that was requested at `sent`. Returns true if the lease became longer.
-    pub(super) fn grant(&mut self, grant: &LeaseGrant, sent: Instant, lease: Duration) -> bool {
+    pub(super) fn grant(&mut self, grant: &LeaseGrant, sent: Moment, lease: Duration) -> bool {
         if self.handed_over.is_some_and(|epoch| grant.epoch <= epoch) {
             return false;
         }
         // The anchor is at least as old as stated, seen from the moment at which the agent sent its request.
-        let Some(until) = (sent + lease).checked_sub(Duration::from_nanos(grant.anchor_age_nanos)) else {
-            return false;
-        };
+        let age = Duration::from_nanos(grant.anchor_age_nanos);
+        let Some(until) = sent.plus(lease).and_then(|until| until.minus(age)) else { return false };
         // Another manager's grant replaces the time for which its predecessor kept the ranks.
         let replaces = self.handed_over.take().is_some();
-        if !replaces && self.until.is_some_and(|known| known >= until) {
+        let known = self.until.filter(|_| !replaces);
+        let until = known.map_or(until, |known| known.later(until));
+        if self.until == Some(until) {
             return false;
         }
         self.until = Some(until);
         true
     }
 
+    /// Returns true if the host may run ranks.
+    pub(super) fn is_in_force(&self) -> bool {
+        self.until.is_some_and(|until| !until.is_over())
+    }
+
     /// Keeps the ranks until `until` for a later manager, as the manager of `epoch` ordered.
-    pub(super) fn hand_over(&mut self, epoch: u64, until: Instant) {
+    pub(super) fn hand_over(&mut self, epoch: u64, until: Moment) {
         *self = Lease { until: Some(until), handed_over: Some(epoch) };
     }
 }
@@ -50,9 +55,7 @@ impl Shared {
             let has_changed = change(lease);
             // A lease that has ended leaves its last deadline in force: no process starts before the next grant.
             if let (true, Some(fence), Some(until)) = (has_changed, &self.fence, lease.until) {
-                // Read before the other clock: a pause between the two makes the deadline earlier, not later.
-                let now = since_boot();
-                fence.set_deadline(Some(now + until.saturating_duration_since(Instant::now())));
+                fence.set_deadline(Some(until.since_boot()));
             }
             has_changed
         });
@@ -66,7 +69,7 @@ pub(super) async fn enforce(shared: &Shared) {
         let until = lease.borrow_and_update().until;
         let ended = async {
             match until {
-                Some(until) => tokio::time::sleep_until(until).await,
+                Some(until) => until.reached().await,
                 None => std::future::pending().await,
             }
         };
@@ -124,25 +127,32 @@ mod tests {
         LeaseGrant { sent: 0, epoch, anchor_age_nanos: age_ms.saturating_mul(1_000_000), received: 0 }
     }
 
+    fn is_about(found: Option<Moment>, expected: Moment) -> bool {
+        found.is_some_and(|found| found.steady() == expected.steady())
+    }
+
     #[tokio::test(start_paused = true)]
     async fn a_grant_counts_from_its_anchor() {
-        let (mut lease, now) = (Lease::default(), Instant::now());
+        let (mut lease, now) = (Lease::default(), Moment::now());
         assert!(lease.grant(&grant(1, 500), now, LEASE));
-        assert_eq!(lease.until, Some(now + Duration::from_millis(1500)));
+        let until = now.plus(Duration::from_millis(1500)).expect("it is soon");
+        assert!(is_about(lease.until, until) && lease.is_in_force());
         assert!(!lease.grant(&grant(1, 700), now, LEASE), "an older anchor shortens nothing");
         assert!(lease.grant(&grant(1, 0), now, LEASE));
         assert!(!lease.grant(&grant(1, u64::MAX), now, LEASE), "an absurd age grants nothing");
+        tokio::time::advance(LEASE).await;
+        assert!(!lease.is_in_force());
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_manager_that_handed_over_extends_nothing() {
-        let (mut lease, now) = (Lease::default(), Instant::now());
+        let (mut lease, now) = (Lease::default(), Moment::now());
+        let after = |seconds| now.plus(Duration::from_secs(seconds)).expect("it is soon");
         lease.grant(&grant(3, 0), now, LEASE);
-        let kept = now + Duration::from_secs(60);
-        lease.hand_over(3, kept);
-        assert!(!lease.grant(&grant(3, 0), now + Duration::from_secs(100), LEASE));
-        assert_eq!(lease.until, Some(kept));
+        lease.hand_over(3, after(60));
+        assert!(!lease.grant(&grant(3, 0), after(100), LEASE));
+        assert!(is_about(lease.until, after(60)));
         assert!(lease.grant(&grant(4, 0), now, LEASE), "its successor's grant counts");
-        assert_eq!(lease.until, Some(now + LEASE));
+        assert!(is_about(lease.until, after(2)));
     }
 }

@@ -6,7 +6,9 @@ mod connection;
 mod lease;
 mod running;
 mod serve;
+mod start;
 
+use crate::clock::Moment;
 use crate::dial::{Access, Dial};
 use crate::rendezvous::Forwarder;
 use crate::security::SecurityContext;
@@ -132,6 +134,7 @@ impl AgentBuilder {
             job,
             host,
             instance: instance(),
+            begun: Moment::now(),
             launcher,
             managers,
             labels,
@@ -167,6 +170,8 @@ struct Shared {
     host: NodeId,
     /// Identifier of this process, which distinguishes successive agents of the host.
     instance: Name,
+    /// Moment from which the times in requests for leases count.
+    begun: Moment,
     launcher: Arc<dyn Launcher>,
     managers: Vec<String>,
     labels: BTreeMap<String, String>,

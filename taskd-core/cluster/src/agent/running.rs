@@ -1,14 +1,15 @@
 //! The calls that the agent carries out now.
 
 use super::Shared;
-use super::serve::{Special, serve, superseded, too_many};
+use super::serve::{Special, superseded, too_many};
+use super::start::serve_with_lease;
+use crate::clock::Moment;
 use crate::session::Link;
 use crate::wire::proto::{Call, ToManager, frame::Body};
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
 use tokio::task::{AbortHandle, JoinSet};
-use tokio::time::Instant;
 
 /// Maximum number of calls that run at the same time. Further calls are answered with an error.
 const RUNNING_MAX: usize = 2048;
@@ -38,15 +39,15 @@ impl Running {
             let answer = if call.epoch < epoch {
                 superseded(&call, epoch)
             } else {
-                let rendezvous = |at| shared.rendezvous_is_at(at);
-                let (answer, special) = serve(&*shared.launcher, &call, rendezvous).await;
+                let (answer, special) = serve_with_lease(&shared, &call).await;
                 match special {
                     Some(Special::Keep(time)) => {
-                        let until = Instant::now() + time;
-                        shared.change_lease(|lease| {
-                            lease.hand_over(call.epoch, until);
-                            true
-                        });
+                        if let Some(until) = Moment::now().plus(time) {
+                            shared.change_lease(|lease| {
+                                lease.hand_over(call.epoch, until);
+                                true
+                            });
+                        }
                     }
                     Some(Special::End(result)) => _ = shared.ended.send_replace(Some(result)),
                     None => {}

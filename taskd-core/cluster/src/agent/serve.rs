@@ -9,7 +9,7 @@ use serde::{Serialize, de::DeserializeOwned};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
-use taskd_runtime::job::{Rank, WorkerSpec};
+use taskd_runtime::job::{NodeId, Rank, WorkerSpec};
 use taskd_runtime::launch::python::{COPY_TO_VARIABLE, SECRET_VARIABLE};
 use taskd_runtime::launch::{LaunchError, Launcher, StartBatch};
 
@@ -127,6 +127,12 @@ pub(super) fn superseded(call: &Call, epoch: u64) -> Answer {
     answer(call, Err(LaunchError::Superseded(text)))
 }
 
+/// Returns the answer to a call for which this host has no lease.
+pub(super) fn without_lease(call: &Call, host: &NodeId) -> Answer {
+    let text = format!("{host} has no lease: it starts no process until a manager that is confirmed grants one");
+    answer(call, Err(LaunchError::Unreachable(text)))
+}
+
 /// Returns the answer to a call for which the agent has no room.
 pub(super) fn too_many(call: &Call) -> Answer {
     answer(call, Err(LaunchError::Unreachable("the agent carries out as many calls as it can: try again".into())))
@@ -140,7 +146,7 @@ fn answer(call: &Call, result: Result<Bytes, LaunchError>) -> Answer {
     Answer { call: call.id, result: Some(result) }
 }
 
-fn read<T: DeserializeOwned>(arguments: &[u8]) -> Result<T, LaunchError> {
+pub(super) fn read<T: DeserializeOwned>(arguments: &[u8]) -> Result<T, LaunchError> {
     decode(arguments).map_err(|error| refused("the manager's call cannot be read", &error))
 }
 

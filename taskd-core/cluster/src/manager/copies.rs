@@ -51,7 +51,9 @@ impl Inner {
                 let partners = topology.partners_apart(&hosts);
                 let (number, of) = (partners.not_separate.len(), hosts.len());
                 if number > 0 && topology.hosts().next().is_some() {
-                    tracing::warn!("{number} of {of} hosts have second copies of their ranks' states in their own domain");
+                    tracing::warn!(
+                        "{number} of {of} hosts have second copies of their ranks' states in their own domain"
+                    );
                 }
                 partners.of
             }

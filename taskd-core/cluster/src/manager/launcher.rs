@@ -59,6 +59,7 @@ impl Launcher for ClusterLauncher {
 
     async fn acknowledge(&self, exits: &[ProcId]) -> Result<(), LaunchError> {
         self.inner.in_office()?;
+        self.inner.keep_completed(exits).await?;
         self.inner.fleet.acknowledge(exits).await
     }
 

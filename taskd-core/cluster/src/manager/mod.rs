@@ -2,6 +2,7 @@
 //!
 //! It decides nothing about ranks: the runtime that holds its [`ClusterLauncher`] does.
 
+mod completed;
 mod copies;
 mod host;
 mod launcher;
@@ -14,13 +15,15 @@ mod world;
 pub use launcher::ClusterLauncher;
 pub use service::ManagerService;
 
+use crate::clock::Moment;
 use crate::consensus::{Candidate, Consensus, ConsensusError, Epoch};
 use crate::session::Outgoing;
 use crate::settings::{ClusterSettings, SettingsError};
 use crate::wire::proto::{ToAgent, Welcome, to_agent};
 use crate::wire::{VERSION, VERSION_MIN, common_version, encode, method};
-use futures::future::join_all;
+use completed::Completed;
 use copies::Copies;
+use futures::future::join_all;
 use host::{Host, Session, Visibility};
 use proofs::{Proofs, Proven};
 use remote::RemoteLauncher;
@@ -65,10 +68,11 @@ struct Inner {
     hosts: Mutex<BTreeMap<NodeId, Arc<Host>>>,
     /// The ranks that hold second copies of in-memory checkpoints, of the newest world that starts ranks.
     copies: Mutex<Option<Copies>>,
+    completed: Completed,
     /// Number of hosts that the launcher lists.
     listed: watch::Sender<usize>,
     /// Moment at which the epoch was last known to be in force.
-    anchor: watch::Sender<Option<Instant>>,
+    anchor: watch::Sender<Option<Moment>>,
     /// Reason why the epoch is over, once it is.
     over: watch::Sender<Option<String>>,
     sessions: AtomicU64,
@@ -113,7 +117,7 @@ impl Manager {
     ) -> Result<Manager, ManagerError> {
         settings.check()?;
         let epoch = consensus.campaign(candidate).await?;
-        let anchor = Instant::now();
+        let (anchor, elected) = (Moment::now(), Instant::now());
         let record = consensus.read().await?;
         let world = WorldRecord::read(&record.value).map_err(ManagerError::Record)?;
         if let Some(result) = world.result {
@@ -133,6 +137,7 @@ impl Manager {
             proven: watch::Sender::new(None),
             hosts: Mutex::default(),
             copies: Mutex::default(),
+            completed: Completed::default(),
             listed: watch::Sender::new(0),
             anchor: watch::Sender::new(Some(anchor)),
             over: watch::Sender::new(None),
@@ -144,7 +149,7 @@ impl Manager {
         for (host, procs) in &expected {
             inner.fleet.expect(host, procs.iter().cloned());
         }
-        tasks.spawn(watchdog::expect(Arc::clone(&inner), expected, anchor));
+        tasks.spawn(watchdog::expect(Arc::clone(&inner), expected, elected));
         service.take_office(Arc::clone(&inner));
         Ok(Manager { inner, service: service.clone(), resume, _tasks: tasks })
     }
@@ -227,7 +232,7 @@ async fn confirm(manager: Arc<Inner>) {
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         ticks.tick().await;
-        let anchor = Instant::now();
+        let anchor = Moment::now();
         match manager.consensus.confirm(manager.epoch).await {
             Ok(()) => _ = manager.anchor.send_replace(Some(anchor)),
             Err(error @ ConsensusError::Superseded { .. }) => return manager.end(&error.to_string()),
@@ -254,7 +259,7 @@ impl Inner {
         }
     }
 
-    fn anchor(&self) -> Option<Instant> {
+    fn anchor(&self) -> Option<Moment> {
         *self.anchor.borrow()
     }
 

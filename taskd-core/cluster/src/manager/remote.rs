@@ -3,9 +3,7 @@
 use super::Inner;
 use super::host::{Host, Visibility};
 use crate::session::CallError;
-use crate::wire::{
-    DirectiveArguments, PrepareArguments, StartArguments, StopArguments, decode, encode, method,
-};
+use crate::wire::{DirectiveArguments, PrepareArguments, StartArguments, StopArguments, decode, encode, method};
 use async_trait::async_trait;
 use serde::{Serialize, de::DeserializeOwned};
 use std::fmt::Display;
@@ -107,14 +105,20 @@ impl Launcher for RemoteLauncher {
     }
 
     async fn list(&self) -> Result<Listing, LaunchError> {
-        self.call(method::LIST, &(), true).await
+        let listing: Listing = self.call(method::LIST, &(), true).await?;
+        self.manager.completed.see(&listing.procs);
+        Ok(listing)
     }
 
     async fn watch(&self, from: Revision) -> Result<(Vec<Change>, Revision), LaunchError> {
         let mut sight = self.host.sight.subscribe();
         tokio::select! {
             biased;
-            answer = self.call(method::WATCH, &from, true) => answer,
+            answer = self.call(method::WATCH, &from, true) => {
+                let (changes, next): (Vec<Change>, Revision) = answer?;
+                self.manager.completed.see_changes(&changes);
+                Ok((changes, next))
+            }
             _ = sight.wait_for(|sight| *sight != Visibility::Seen) => {
                 Err(LaunchError::Unreachable(format!("{} is out of sight", self.host.name)))
             }

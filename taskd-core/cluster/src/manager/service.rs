@@ -188,7 +188,7 @@ impl Reader {
                     }
                 }),
                 Some(to_manager::Message::Lease(request)) => {
-                    self.grant(request.sent, now);
+                    self.grant(request.sent);
                     self.session.link.confirm(request.received)
                 }
                 Some(to_manager::Message::Hello(_)) => Err(LinkEnd("the agent sent a second Hello".into())),
@@ -206,10 +206,10 @@ impl Reader {
     }
 
     /// Answers a request for a lease. The agent computes its end from the age of the anchor.
-    fn grant(&self, sent: u64, now: Instant) {
+    fn grant(&self, sent: u64) {
         let Some(anchor) = self.manager.anchor() else { return };
-        let age = now.saturating_duration_since(anchor);
-        self.host.grant(anchor);
+        let age = anchor.elapsed();
+        self.host.grant(anchor.steady());
         let grant = LeaseGrant {
             sent,
             epoch: self.manager.epoch.0,

@@ -9,7 +9,7 @@ use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::sync::{Arc, PoisonError};
-use taskd_runtime::job::{Generation, Member, Name, NodeId, ProcId, Role, World};
+use taskd_runtime::job::{Generation, Incarnation, Member, Name, NodeId, ProcId, Rank, Role, World};
 use taskd_runtime::kernel::Resume;
 use taskd_runtime::launch::{LaunchError, Place, StartBatch};
 use taskd_runtime::state::ReplicaProof;
@@ -23,6 +23,9 @@ pub(super) struct WorldRecord {
     /// Incarnations and hosts of the services.
     #[serde(default)]
     pub(super) services: BTreeMap<Name, Member>,
+    /// Ranks that have completed successfully, with their incarnations. Their hosts have forgotten them.
+    #[serde(default)]
+    pub(super) completed: BTreeMap<Rank, Incarnation>,
     /// Secret by which the job's ranks authenticate each other: the same under every manager.
     #[serde(default)]
     pub(super) rank_secret: Option<String>,
@@ -68,12 +71,15 @@ impl WorldRecord {
     /// Returns the job as the last manager left it; `None` before the first world.
     pub(super) fn resume(&self) -> Option<Resume> {
         let world = Arc::clone(self.world.as_ref()?);
-        Some(Resume::new(world).with_services(self.services.clone()).with_replicas(self.replicas.clone()))
+        let completed = self.completed.keys().copied().collect();
+        let resume = Resume::new(world).with_services(self.services.clone()).with_completed(completed);
+        Some(resume.with_replicas(self.replicas.clone()))
     }
 
     /// Returns the processes of the world and its services, by their hosts.
     pub(super) fn procs(&self) -> BTreeMap<NodeId, Vec<ProcId>> {
         let ranks = self.world.iter().flat_map(|world| world.members());
+        let ranks = ranks.filter(|(rank, _)| !self.completed.contains_key(rank));
         let ranks = ranks.map(|(rank, member)| (Role::Rank(*rank), member));
         let services = self.services.iter().map(|(name, member)| (Role::Service(name.clone()), member));
         let mut procs: BTreeMap<NodeId, Vec<ProcId>> = BTreeMap::new();
@@ -92,6 +98,7 @@ impl WorldRecord {
         if !self.world.as_ref().is_some_and(|before| has_survivors(before, world)) {
             next.replicas = None; // it was about processes that are gone
         }
+        next.completed.retain(|rank, incarnation| is_member(world, *rank, *incarnation));
         for order in starts.iter().flat_map(|batch| &batch.starts) {
             if let (Role::Service(name), Place::On(node)) = (&order.proc.role, &order.place) {
                 let incarnation = order.proc.incarnation;
@@ -136,6 +143,23 @@ impl Inner {
             Ok(WorldRecord { replicas, ..record.clone() })
         };
         self.write(next).await
+    }
+
+    /// Stores that ranks have completed, before their hosts forget them. A later manager would start them again.
+    ///
+    /// # Errors
+    /// Returns an error if this manager's epoch is over, or no majority answers.
+    pub(super) async fn store_completed(&self, procs: &[ProcId]) -> Result<(), LaunchError> {
+        self.write(|record| {
+            let mut next = record.clone();
+            for (rank, incarnation) in procs.iter().filter_map(|proc| Some((proc.role.rank()?, proc.incarnation))) {
+                if record.world.as_ref().is_some_and(|world| is_member(world, rank, incarnation)) {
+                    next.completed.insert(rank, incarnation);
+                }
+            }
+            Ok(next)
+        })
+        .await
     }
 
     /// Stores the result of the job: no manager starts a world any more.
@@ -193,6 +217,11 @@ impl Inner {
     }
 }
 
+/// Returns true if this incarnation of a rank belongs to the world.
+fn is_member(world: &World, rank: Rank, incarnation: Incarnation) -> bool {
+    world.members().get(&rank).is_some_and(|member| member.incarnation == incarnation)
+}
+
 fn superseded(epoch: Epoch, by: Option<String>) -> ConsensusError {
     ConsensusError::Superseded { epoch, by }
 }
@@ -200,7 +229,7 @@ fn superseded(epoch: Epoch, by: Option<String>) -> ConsensusError {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use taskd_runtime::job::{Counted, Incarnation, JobSpec, WorkerSpec};
+    use taskd_runtime::job::{Counted, JobSpec, WorkerSpec};
 
     #[test]
     fn a_world_of_many_ranks_fits_the_record() {
@@ -225,6 +254,20 @@ mod tests {
         };
         assert!(record.with(&replace(1), None).resume().is_some_and(|resume| resume.replicas.is_some()));
         assert!(record.with(&replace(2), None).resume().is_some_and(|resume| resume.replicas.is_none()));
+    }
+
+    #[test]
+    fn completed_ranks_are_kept_until_the_world_replaces_them() {
+        let world = Arc::new(JobSpec::new("job", 2, WorkerSpec::new(["train"])).first_world());
+        let mut record = WorldRecord::default().with(&world, None);
+        record.completed.insert(Rank(0), world.members()[&Rank(0)].incarnation);
+        let read = WorldRecord::read(&record.value().expect("it has a form")).expect("as it was written");
+        assert_eq!(read.resume().map(|resume| resume.completed), Some([Rank(0)].into()));
+        assert_eq!(read.with(&world, None).completed, record.completed, "the same world");
+        let next = world.successor(Counted::No, |members| {
+            members.values_mut().for_each(|member| member.incarnation = Incarnation(7));
+        });
+        assert!(read.with(&Arc::new(next), None).completed.is_empty(), "all ranks start again");
     }
 
     #[test]

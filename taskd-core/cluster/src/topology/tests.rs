@@ -239,7 +239,8 @@ fn partners_apart_are_in_the_widest_domain_that_separates_all() {
     assert_eq!(partners, two.partners(&all(&two), "zone").expect("a level"));
     assert!(partners.not_separate.is_empty());
     // One zone has most of the hosts: its hosts are apart by their leaves only.
-    let three = topology("leaf l1: zone=east\nleaf l2: zone=east\nleaf l3: zone=west\na: leaf=l1\nb: leaf=l2\nc: leaf=l3");
+    let three =
+        topology("leaf l1: zone=east\nleaf l2: zone=east\nleaf l3: zone=west\na: leaf=l1\nb: leaf=l2\nc: leaf=l3");
     assert_eq!(names(&three.partners(&all(&three), "zone").expect("a level").not_separate).split(' ').count(), 1);
     assert!(three.partners_apart(&all(&three)).not_separate.is_empty());
     let nowhere = topology("").partners_apart(&hosts("a b c"));

@@ -1,10 +1,11 @@
 //! A manager and agents of one job in this process, connected over loopback through proxies that can cut connections.
 
+use crate::pausable::Pausable;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
-use taskd_cluster::consensus::{Candidate, Consensus, Epoch, Single};
+use taskd_cluster::consensus::{Candidate, Consensus, Epoch};
 use taskd_cluster::security::{IncomingLimits, JobToken, Security, SecurityContext};
 use taskd_cluster::{Agent, AgentBuilder, ClusterLauncher, ClusterSettings, Manager, ManagerService};
 use taskd_runtime::job::NodeId;
@@ -23,7 +24,7 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 /// A job with one process that can be manager, over and over again.
 pub(crate) struct Cluster {
     pub(crate) service: ManagerService,
-    pub(crate) consensus: Single,
+    pub(crate) consensus: Pausable,
     pub(crate) settings: ClusterSettings,
     pub(crate) address: SocketAddr,
     security: SecurityContext,
@@ -44,7 +45,7 @@ impl Cluster {
         server.spawn(async move {
             router.serve_with_incoming(incoming).await.expect("it serves");
         });
-        let (consensus, last) = (Single::default(), Mutex::new(None));
+        let (consensus, last) = (Pausable::default(), Mutex::new(None));
         Cluster { service, consensus, settings, address, security, last, _server: server }
     }
 

@@ -3,6 +3,9 @@
 
 mod cluster;
 mod lease;
+mod pausable;
+mod returns;
+mod without_lease;
 
 use cluster::{Cluster, Owner, PATIENCE, Proxy, agent};
 use std::sync::atomic::Ordering;

@@ -2,13 +2,13 @@
 
 use super::order::{Order, OrderEnvelope};
 use crate::detect::Fault;
-use crate::job::{CommandId, Domain, JobSpec, Member, Name, World};
+use crate::job::{CommandId, Domain, JobSpec, Member, Name, Rank, World};
 use crate::recover::{Failure, TargetReply};
 use crate::state::{Change, HostHistory, Listing, ReplicaProof};
 use crate::trace::Observation;
 use crate::trace::switches::Mode;
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -104,13 +104,16 @@ pub struct Resume {
     /// Ranks that have proved to hold the same state; `None` if nothing is known. The lost ranks cannot prove it again.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub replicas: Option<ReplicaProof>,
+    /// Ranks of the world that have completed successfully. Their hosts need not list them any more.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    pub completed: BTreeSet<Rank>,
 }
 
 impl Resume {
     /// Creates the description of a job without services.
     #[must_use]
     pub const fn new(world: Arc<World>) -> Resume {
-        Resume { world, services: BTreeMap::new(), replicas: None }
+        Resume { world, services: BTreeMap::new(), replicas: None, completed: BTreeSet::new() }
     }
 
     /// Sets the incarnations and hosts of the job's services.
@@ -124,6 +127,13 @@ impl Resume {
     #[must_use]
     pub fn with_replicas(mut self, replicas: Option<ReplicaProof>) -> Resume {
         self.replicas = replicas;
+        self
+    }
+
+    /// Sets the ranks that have completed successfully.
+    #[must_use]
+    pub fn with_completed(mut self, completed: BTreeSet<Rank>) -> Resume {
+        self.completed = completed;
         self
     }
 }

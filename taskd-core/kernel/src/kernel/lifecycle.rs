@@ -9,10 +9,10 @@ use super::plugins::plugin_fault;
 use super::{Branch, Event, HoldReason, Input, Kernel, Outcome, Request, Resume, Start, State, worlds};
 use crate::detect::host_history::HOST_PASSED_OVER;
 use crate::detect::{Damage, Evidence, Fault, FaultClass, OPERATOR, Suspect};
-use crate::job::{Counted, Domain, JobTime, Name, NodeId, ProcId, Role, Termination, World};
+use crate::job::{Counted, Domain, Exit, JobTime, Name, NodeId, ProcId, Role, Termination, World};
 use crate::recover::stages::{STOP_MARGIN, end_all, start_all};
 use crate::recover::{Action, Cost, Failure, PlanExecution, Proposal, Stage};
-use crate::state::{Proc, ProcStatus, Replicas, View, placement};
+use crate::state::{Phase, Proc, ProcStatus, Replicas, View, placement};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -109,16 +109,24 @@ impl Kernel {
 
     /// Expects the processes that another supervisor has left.
     fn expect_left(&mut self, resume: &Resume) {
-        let Resume { world, services, replicas } = resume;
+        let Resume { world, services, replicas, completed } = resume;
         let (now, generation) = (self.now(), world.generation());
         let ranks = world.members().iter().map(|(rank, member)| (Role::Rank(*rank), member));
         let services = services.iter().map(|(name, member)| (Role::Service(name.clone()), member));
         for (role, member) in ranks.chain(services) {
             let ordered = Proc::ordered(member.incarnation, generation, now);
-            if role.rank().is_some() {
-                self.state.unseen.insert(ProcId { role: role.clone(), incarnation: member.incarnation });
+            let mut proc = Proc { node: member.node.clone(), ..ordered };
+            match role.rank() {
+                Some(rank) if completed.contains(&rank) => {
+                    proc.phase = Phase::Exited(Box::new(Exit::new(Termination::Code(0))));
+                    proc.ended_at = Some(now);
+                }
+                Some(_) => {
+                    self.state.unseen.insert(ProcId { role: role.clone(), incarnation: member.incarnation });
+                }
+                None => {}
             }
-            self.state.view.procs.insert(role, Proc { node: member.node.clone(), ..ordered });
+            self.state.view.procs.insert(role, proc);
         }
         self.state.view.world = Arc::clone(world);
         if let Some(proof) = replicas {
@@ -132,6 +140,7 @@ impl Kernel {
         if self.state.life == Life::Resuming {
             self.state.counts.branch(Branch::Resumed);
             self.state.life = Life::Training;
+            self.maybe_complete = true; // all ranks may have completed before
         }
         if self.state.life == Life::Listing {
             match self.state.view.is_dry_run() {

@@ -2,7 +2,7 @@
 
 use super::job::{Job, KILLED, equal_digest, exited, plugins};
 use super::lost_hosts::set_node;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use taskd_kernel::detect::FaultClass;
 use taskd_kernel::job::*;
@@ -196,4 +196,28 @@ fn a_lost_host_with_the_rendezvous_and_no_rank_ends_no_process() {
     assert_eq!([0, 1, 2, 3].map(|rank| job.proc(rank).incarnation.0), [1, 2, 1, 2]);
     let known = job.kernel.view().proc(&store.role).expect("it is of the job");
     assert_eq!((known.incarnation, &known.node), (Incarnation(2), &Some(node("a"))));
+}
+
+#[test]
+fn completed_ranks_that_no_host_lists_are_not_missing() {
+    let mut job = Job::not_started();
+    job.give(start_with(left().with_completed(BTreeSet::from([Rank(2), Rank(3)]))));
+    job.give(listing(on_a(), NodeState::Ready));
+    job.pass(1_000);
+    assert_eq!(job.kernel.report().incidents, []);
+    assert_eq!(job.proc(3).incarnation, Incarnation(2), "it was not started again");
+    for status in on_a().into_iter().take(2) {
+        job.give(Input::Changed(Change::Proc(status.with_phase(exited(Termination::Code(0), None)))));
+    }
+    job.pass(20_000);
+    assert_eq!(job.kernel.report().outcome, Outcome::Completed);
+}
+
+#[test]
+fn a_job_that_had_completed_ends_after_the_first_listing() {
+    let mut job = Job::not_started();
+    job.give(start_with(left().with_completed((0..4).map(Rank).collect())));
+    job.give(listing(on_a()[2..].to_vec(), NodeState::Ready));
+    job.pass(20_000);
+    assert_eq!((job.kernel.report().incidents, job.kernel.report().outcome), (vec![], Outcome::Completed));
 }

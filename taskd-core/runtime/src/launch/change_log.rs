@@ -171,6 +171,16 @@ impl ChangeLog {
         self.lock().procs.get(proc).map(|(_, status)| status.clone())
     }
 
+    /// Returns true if the exit of this process was reported, whether or not it was acknowledged.
+    #[must_use]
+    pub fn has_ended(&self, proc: &ProcId) -> bool {
+        let history = self.lock();
+        match history.procs.get(proc) {
+            Some((_, status)) => status.phase.is_exited(),
+            None => history.knows(proc),
+        }
+    }
+
     /// Returns the current state of a host; `None` if it is not known.
     #[must_use]
     pub fn node(&self, node: &NodeId) -> Option<NodeStatus> {

@@ -5,6 +5,7 @@
 //! hosts: they are out of sight, and nothing is reported about their processes.
 
 mod parts;
+mod returned;
 mod spare;
 
 use super::{
@@ -15,6 +16,7 @@ use crate::job::{CommandId, Exit, Name, NodeId, ProcId, Termination};
 use async_trait::async_trait;
 use futures::future::join_all;
 use parts::{Free, PartId, Parts};
+use returned::Returned;
 use spare::Spare;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -163,6 +165,7 @@ impl Shared {
     }
 
     fn take(&self, part: PartId, changes: impl IntoIterator<Item = Change>) {
+        let mut returned = Returned::default();
         for change in changes {
             if let Change::Node(status) = &change {
                 let mut parts = self.lock();
@@ -172,7 +175,11 @@ impl Shared {
                 parts.hosts.insert(status.node.clone(), part);
             }
             self.spare.take(&change);
+            returned.take(&change, &self.log);
             self.log.push(change); // changes that are not new are counted
+        }
+        if let Ok(launcher) = self.part(part) {
+            returned.settle(launcher);
         }
     }
 

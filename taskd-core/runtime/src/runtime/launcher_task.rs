@@ -140,6 +140,23 @@ impl Called {
         self.urgent.send(Input::Requested(failed)).await.map_err(drop)
     }
 
+    /// Makes a call in a task of its own, so that a panic of the launcher ends only the call. Returns `None` after a panic.
+    async fn apart<T, F>(&self, call: impl FnOnce(Arc<dyn Launcher>) -> F) -> Option<T>
+    where
+        T: Send + 'static,
+        F: Future<Output = T> + Send + 'static,
+    {
+        let mut inner = JoinSet::new();
+        inner.spawn(call(Arc::clone(&self.launcher)));
+        match inner.join_next().await {
+            Some(Ok(result)) => Some(result),
+            _ => {
+                let _ = self.blame("it panicked in a call").await; // closed: the job is over
+                None
+            }
+        }
+    }
+
     /// Calls the launcher's `detach`, in a task of its own like every call.
     async fn detach(&self, keep: Duration) -> Result<(), LaunchError> {
         let launcher = Arc::clone(&self.launcher);
@@ -154,14 +171,26 @@ impl Called {
 }
 
 async fn carry_out(called: Called, mut waiting: mpsc::Receiver<Order>) {
-    while let Some(order) = waiting.recv().await {
+    let mut next = None;
+    loop {
+        let order = match next.take() {
+            Some(order) => Some(order),
+            None => waiting.recv().await,
+        };
         let Command { id, effect, .. } = match order {
-            Order::Command(command) => *command,
-            Order::Mark(reached) => {
+            None => return,
+            Some(Order::Command(command)) => *command,
+            Some(Order::Mark(reached)) => {
                 let _ = reached.send(()); // the caller may have gone
                 continue;
             }
         };
+        if let Effect::Acknowledge(proc) = effect {
+            let exits = acknowledgements(proc, &mut waiting, &mut next);
+            // An exit is reported until an acknowledgement succeeds.
+            let _ = called.apart(|launcher| async move { launcher.acknowledge(&exits).await }).await;
+            continue;
+        }
         let result = call(&called, id, effect.clone()).await;
         let results = answers(&effect, &result);
         if !results.is_empty() && send(&called.urgent, id, results).await.is_err() {
@@ -178,31 +207,46 @@ async fn send(
     urgent.send(Input::Answered { id, results }).await.map_err(|_| ())
 }
 
-/// Makes one call in a task of its own, so that a panic of the launcher ends only the call.
+/// Carries out one command.
 async fn call(called: &Called, id: CommandId, effect: Effect) -> Result<TargetReply, Failure> {
-    let (launcher, secrets) = (Arc::clone(&called.launcher), Arc::clone(&called.secrets));
-    let mut inner = JoinSet::new();
-    inner.spawn(async move {
+    let secrets = Arc::clone(&called.secrets);
+    let result = called.apart(|launcher| async move {
         match effect {
             Effect::Act(Action::Start { batch, .. }) => match secrets.put_back(&batch) {
                 Ok(whole) => launcher.start(&whole).await,
                 Err(missing) => Err(LaunchError::Refused(missing.to_string())),
             },
             Effect::Act(Action::Stop { procs, grace, .. }) => launcher.stop(&procs, grace).await,
-            Effect::Acknowledge(proc) => launcher.acknowledge(&[proc]).await,
             Effect::Act(Action::SendDirectives(batch)) => launcher.send_directives(id, &batch).await,
             _ => Ok(()),
         }
     });
-    match inner.join_next().await {
-        Some(Ok(Ok(()))) => Ok(TargetReply::Accepted),
-        Some(Ok(Err(LaunchError::Refused(why)))) => Err(Failure::Refused(printable(&why).into_owned())),
-        Some(Ok(Err(other))) => Err(Failure::Unreachable(printable(&other.to_string()).into_owned())),
-        _ => {
-            let _ = called.blame("it panicked in a call").await; // closed: the job is over
-            Err(Failure::Unreachable("the launcher panicked".into()))
+    match result.await {
+        Some(Ok(())) => Ok(TargetReply::Accepted),
+        Some(Err(LaunchError::Refused(why))) => Err(Failure::Refused(printable(&why).into_owned())),
+        Some(Err(other)) => Err(Failure::Unreachable(printable(&other.to_string()).into_owned())),
+        None => Err(Failure::Unreachable("the launcher panicked".into())),
+    }
+}
+
+/// Returns the exit `first` and those of the acknowledgements that follow it in the queue: one call for all. `next` is
+/// the first order after them.
+fn acknowledgements(first: ProcId, waiting: &mut mpsc::Receiver<Order>, next: &mut Option<Order>) -> Vec<ProcId> {
+    let mut exits = vec![first];
+    while let Ok(order) = waiting.try_recv() {
+        match order {
+            Order::Command(command) if matches!(command.effect, Effect::Acknowledge(_)) => {
+                if let Effect::Acknowledge(proc) = command.effect {
+                    exits.push(proc);
+                }
+            }
+            other => {
+                *next = Some(other);
+                break;
+            }
         }
     }
+    exits
 }
 
 /// Returns one result per process of the command. Acknowledgements have none: an exit is reported until one succeeds.

@@ -56,11 +56,8 @@ mod tests {
     }
 
     fn world(nodes: &[Option<&'static str>]) -> World {
-        let member = |name: &Option<&'static str>| Member {
-            incarnation: Incarnation(1),
-            node: name.map(node),
-            device: None,
-        };
+        let member =
+            |name: &Option<&'static str>| Member { incarnation: Incarnation(1), node: name.map(node), device: None };
         World::first((0..).map(Rank).zip(nodes.iter().map(member)).collect())
     }
 

@@ -47,7 +47,16 @@ async fn a_job_survives_a_killed_rank_and_a_lost_host() {
     let python = tokio::task::spawn_blocking(|| venv::locate(&mut |line| eprintln!("{line}")));
     let python = python.await.unwrap().unwrap();
     let root = hosts.shared().parent().unwrap().to_owned();
-    let plan = Plan { python, ranks: 4, slots: 2, hosts: 3, lease: LEASE, pace_ms: 20 };
+    let plan = Plan {
+        python,
+        ranks: 4,
+        min_ranks: 4,
+        slots: vec![2],
+        hosts: 3,
+        voters: Vec::new(),
+        lease: LEASE,
+        pace_ms: 20,
+    };
     let mut training = Training::start(plan, hosts).unwrap();
     survives(&mut training).await;
     drop(training);

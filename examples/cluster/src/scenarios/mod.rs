@@ -125,7 +125,7 @@ impl Scenario {
 async fn begin(shape: &Shape, setting: &Setting, seed: u64) -> Result<Trial, Failure> {
     let hosts = Hosts::create(shape.hosts + shape.more_hosts, setting.cpus)?;
     hosts.notes().iter().for_each(|note| eprintln!("note          {note}"));
-    Trial::begin(Training::start(shape.plan(setting), hosts)?, seed, setting.settle).await
+    Trial::begin(Training::start(shape.plan(setting.python.clone(), setting.lease), hosts)?, seed, setting.settle).await
 }
 
 /// Compares the run with an undisturbed one, and adds what all rows have in common.

@@ -66,6 +66,7 @@ impl References {
             pace_ms: 0,
         };
         let mut training = Training::start(plan, Hosts::create(1, setting.cpus.max(f64::from(ranks)))?)?;
+        training.begun(1).await?;
         training.until_step(STEPS).await?;
         training.end().await?;
         let lines = Arc::new(read_lines(&training.dir()));

@@ -1,7 +1,9 @@
 //! The hosts of the scenarios' jobs.
 
-use super::{PACE_MS, Setting};
+use super::PACE_MS;
 use crate::training::Plan;
+use std::path::PathBuf;
+use std::time::Duration;
 
 /// The hosts of a scenario's job, and how its ranks begin on them.
 #[derive(Clone, Copy, Debug)]
@@ -54,15 +56,16 @@ pub const TWO: Shape = Shape { hosts: 2, ranks: 4, min_ranks: 2, slots: &[2], vo
 
 impl Shape {
     /// Returns the plan of a training on these hosts.
-    pub(super) fn plan(&self, setting: &Setting) -> Plan {
+    #[must_use]
+    pub fn plan(&self, python: PathBuf, lease: Duration) -> Plan {
         Plan {
-            python: setting.python.clone(),
+            python,
             ranks: self.ranks,
             min_ranks: self.min_ranks,
             slots: self.slots.to_vec(),
             hosts: self.hosts,
             voters: self.voters.iter().map(|host| (*host).to_owned()).collect(),
-            lease: setting.lease,
+            lease,
             pace_ms: PACE_MS,
         }
     }

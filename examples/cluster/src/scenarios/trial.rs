@@ -156,7 +156,7 @@ impl Trial {
     /// # Errors
     /// The job does not train in time.
     pub async fn begin(mut training: Training, seed: u64, settle: Duration) -> Result<Trial, Failure> {
-        training.steps_since(0.0, STEPS_BEFORE).await?;
+        training.begun(STEPS_BEFORE).await?;
         sleep(settle).await;
         let before = training.steps().pids();
         Ok(Trial { training, before, random: StdRng::seed_from_u64(seed) })

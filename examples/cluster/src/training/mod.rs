@@ -23,9 +23,10 @@ use tokio::time::{Instant, sleep};
 const POLL: Duration = Duration::from_millis(50);
 /// Steps that a job still trains after the order to end it.
 const STEPS_TO_END: u64 = 15;
-/// Time within which a job trains and makes progress. Four ranks that import torch on two loaded processors need a
-/// minute.
+/// Time within which a job makes progress. Four ranks that import torch on two loaded processors need a minute.
 pub const PATIENCE: Duration = Duration::from_secs(180);
+/// Time within which a job begins to train: a rank and a standby on each host import torch at the same time.
+pub const START_PATIENCE: Duration = Duration::from_secs(900);
 
 /// A training that runs. Its programs are killed on drop, and its hosts removed.
 #[derive(Debug)]
@@ -142,7 +143,16 @@ impl Training {
         what: &str,
         condition: impl Fn(&Training) -> Option<T>,
     ) -> Result<T, Failure> {
-        let deadline = Instant::now() + PATIENCE;
+        self.wait_within(PATIENCE, what, condition).await
+    }
+
+    async fn wait_within<T>(
+        &mut self,
+        within: Duration,
+        what: &str,
+        condition: impl Fn(&Training) -> Option<T>,
+    ) -> Result<T, Failure> {
+        let deadline = Instant::now() + within;
         loop {
             if let Some(value) = condition(self) {
                 return Ok(value);
@@ -151,7 +161,7 @@ impl Training {
                 return Err(format!("waiting until {what}: {why}: {}", self.excerpt()).into());
             }
             if Instant::now() >= deadline {
-                return Err(format!("it is not true within {PATIENCE:?} that {what}: {}", self.excerpt()).into());
+                return Err(format!("it is not true within {within:?} that {what}: {}", self.excerpt()).into());
             }
             sleep(POLL).await;
         }
@@ -182,6 +192,16 @@ impl Training {
             last = Some(self.until("the job completes another step", further).await?);
         }
         Ok(())
+    }
+
+    /// Waits until every rank has completed this number of steps, at most for [`START_PATIENCE`].
+    ///
+    /// # Errors
+    /// The job has ended, or does not train in time.
+    pub async fn begun(&mut self, number: usize) -> Result<(), Failure> {
+        let ranks: Vec<u32> = (0..self.plan.ranks).collect();
+        let condition = |training: &Training| training.steps().all_have(&ranks, 0.0, number).then_some(());
+        self.wait_within(START_PATIENCE, "all ranks train", condition).await
     }
 
     /// Waits until every rank has completed this number of steps since `since`, in seconds of the monotonic clock.

@@ -113,9 +113,13 @@ impl Row {
     /// Compares the incidents with what must be blamed.
     fn blame(&mut self, injected: &Injected, report: &JobReport) {
         self.record_blame(report);
-        let detected = report.incidents.first().and_then(|incident| incident.wall.detected);
-        self.detected_s = detected.map(|at| round(at.as_unix_ms() as f64 / 1e3 - injected.at.unix));
         let required = required(injected);
+        let is_main = |one: &&IncidentReport| {
+            let first = required.first().filter(|main| !injected.also.contains(main));
+            first.is_some_and(|(class, domain)| one.class == *class && one.domain == *domain)
+        };
+        let detected = report.incidents.iter().find(is_main).and_then(|incident| incident.wall.detected);
+        self.detected_s = detected.map(|at| round(at.as_unix_ms() as f64 / 1e3 - injected.at.unix));
         for (class, domain) in &required {
             let number = report.incidents.iter().filter(|one| one.class == *class && one.domain == *domain).count();
             if number != 1 {

@@ -2,16 +2,24 @@
 //! the job blames the right one and trains on.
 //!
 //! `cargo run --release -p taskd-cluster-example --example netns_chaos`, as root. `--scenario host-lost` runs one of
-//! them, `--list` names them. A scenario that fails although no gap is known makes the exit code 1.
+//! them, `--list` names them, `--random 200` runs random cases instead. A run that fails although no gap is known makes
+//! the exit code 1.
 
 use clap::Parser;
+use std::path::Path;
 use std::process::ExitCode;
-use std::time::Duration;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use taskd_cluster::security::{HandshakeKind, handshakes_per_second};
 use taskd_cluster_example::run_if_role;
-use taskd_cluster_example::scenarios::{Row, Scenario, Setting, all};
+use taskd_cluster_example::scenarios::{Machine, RandomCase, References, Row, Scenario, Setting, all};
 use taskd_core::launch::guard;
 use taskd_examples::program::{self, Failure, number};
 use taskd_pytorch::{store, venv};
+
+/// Handshakes of the measurement of the machine, and how many at the same time.
+const HANDSHAKES: usize = 500;
+const HANDSHAKES_AT_ONCE: usize = 32;
 
 /// Injects faults into jobs on hosts in namespaces.
 #[derive(Debug, Parser)]
@@ -37,6 +45,12 @@ struct Options {
     /// Keeps the files of runs that are not correct.
     #[arg(long)]
     keep: bool,
+    /// Runs this number of random cases: several faults of one job, drawn from those of the scenarios.
+    #[arg(long, allow_negative_numbers = true, value_parser = number::<u32>(1, 100_000))]
+    random: Option<u32>,
+    /// Compares every step with an undisturbed job's; random cases always are.
+    #[arg(long)]
+    compare: bool,
     /// Names the scenarios, and ends.
     #[arg(long)]
     list: bool,
@@ -61,30 +75,111 @@ async fn run(options: &Options) -> Result<(), Failure> {
         scenarios.iter().for_each(|one| println!("{:20}{}", one.name, one.about));
         return Ok(());
     }
-    let located = tokio::task::spawn_blocking(|| venv::locate(&mut |line| eprintln!("python        {line}")));
-    let python = located.await??;
-    let (lease, cpus) = (Duration::from_millis(options.lease_ms), f64::from(options.cpu_percent) / 100.0);
-    let settle = Duration::from_secs(options.settle_s);
-    let setting = Setting { python, lease, cpus, settle, keep: options.keep };
+    let setting = setting(options).await?;
+    print_machine(&setting);
     let mut rows = Vec::new();
-    for seed in (options.seed..).take(options.runs as usize) {
-        for scenario in &scenarios {
-            // On Ctrl-C the run is dropped, and its hosts are removed.
-            let row = tokio::select! {
-                row = scenario.run(&setting, seed) => row?,
-                _ = tokio::signal::ctrl_c() => return Err("interrupted".into()),
-            };
-            if !options.json {
-                print(&row);
+    if let Some(number) = options.random {
+        for number in 1..=number {
+            let case = RandomCase { number, seed: options.seed.wrapping_add(u64::from(number)) };
+            rows.push(shown(options, interruptible(case.run(&setting)).await?));
+        }
+    } else {
+        for seed in (options.seed..).take(options.runs as usize) {
+            for scenario in &scenarios {
+                rows.push(shown(options, interruptible(scenario.run(&setting, seed)).await?));
             }
-            rows.push(row);
         }
     }
     let wrong = rows.iter().filter(|row| !row.correct && row.known_gap.is_none()).count();
-    program::print(&rows, options.json, || {
-        format!("{} of {} runs are not correct, apart from known gaps", wrong, rows.len())
-    });
+    program::print(&rows, options.json, || summary(&rows));
     if wrong == 0 { Ok(()) } else { Err(format!("{wrong} of {} runs are not correct", rows.len()).into()) }
+}
+
+/// Runs to the end, or to Ctrl-C: then the run is dropped, and its hosts are removed.
+async fn interruptible(run: impl Future<Output = Result<Row, Failure>>) -> Result<Row, Failure> {
+    tokio::select! {
+        row = run => row,
+        _ = tokio::signal::ctrl_c() => Err("interrupted".into()),
+    }
+}
+
+/// Shows a row at once, and returns it.
+fn shown(options: &Options, row: Row) -> Row {
+    if options.json {
+        eprintln!("{:20}{}", row.scenario, if row.correct { "correct" } else { "not correct" });
+    } else {
+        print(&row);
+    }
+    row
+}
+
+async fn setting(options: &Options) -> Result<Setting, Failure> {
+    let located = tokio::task::spawn_blocking(|| venv::locate(&mut |line| eprintln!("python        {line}")));
+    let python = located.await??;
+    let machine = measure(&python).await;
+    let is_compared = options.compare || options.random.is_some();
+    Ok(Setting {
+        python,
+        lease: Duration::from_millis(options.lease_ms),
+        cpus: f64::from(options.cpu_percent) / 100.0,
+        settle: Duration::from_secs(options.settle_s),
+        keep: options.keep,
+        references: is_compared.then(|| Arc::new(References::default())),
+        machine,
+    })
+}
+
+/// Measures what this machine can do: the times of the runs are to be read beside it.
+async fn measure(python: &Path) -> Machine {
+    let begun = Instant::now();
+    let mut import = tokio::process::Command::new(python);
+    let import = import.args(["-c", "import torch"]).env("OMP_NUM_THREADS", "1").status();
+    let is_imported = import.await.is_ok_and(|status| status.success());
+    let import_torch_s = is_imported.then(|| (begun.elapsed().as_secs_f64() * 1e3).round() / 1e3);
+    let dir = std::env::temp_dir().join(format!("taskd-handshakes-{}", std::process::id()));
+    let rate = match std::fs::create_dir_all(&dir) {
+        Ok(()) => handshakes_per_second(HandshakeKind::Full, HANDSHAKES, HANDSHAKES_AT_ONCE, &dir).await.ok(),
+        Err(_) => None,
+    };
+    let _ = std::fs::remove_dir_all(&dir);
+    Machine { import_torch_s, tls_handshakes_per_s: rate.map(|rate| rate.per_second.round()) }
+}
+
+fn print_machine(setting: &Setting) {
+    let Machine { import_torch_s, tls_handshakes_per_s } = setting.machine;
+    let figure = |value: Option<f64>| value.map_or("-".to_owned(), |value| value.to_string());
+    eprintln!(
+        "machine       import torch {} s; {} mutual TLS handshakes per second; lease {:?}",
+        figure(import_torch_s),
+        figure(tls_handshakes_per_s),
+        setting.lease
+    );
+}
+
+/// Returns the account of all runs: how many are correct, and the exceptions with their reasons.
+fn summary(rows: &[Row]) -> String {
+    let count = |is: fn(&Row) -> bool| rows.iter().filter(|row| is(row)).count();
+    let mut text = format!(
+        "{} of {} runs correct, {} with known gaps; two worlds in {}; state equal in {}, different in {}",
+        count(|row| row.correct),
+        rows.len(),
+        count(|row| !row.correct && row.known_gap.is_some()),
+        count(|row| row.two_worlds),
+        count(|row| row.state_equal == Some(true)),
+        count(|row| row.state_equal == Some(false)),
+    );
+    for row in rows {
+        let why = row.problems.iter().chain(row.exception.as_ref()).chain(&row.missed).map(String::as_str);
+        let why: Vec<&str> = row.known_gap.filter(|_| !row.correct).into_iter().chain(why).collect();
+        if !why.is_empty() {
+            text += &format!("\n  {}: {}", row.scenario, first_line(&why.join("; ")));
+        }
+    }
+    text
+}
+
+fn first_line(text: &str) -> &str {
+    text.lines().next().unwrap_or_default()
 }
 
 fn chosen(options: &Options) -> Result<Vec<Scenario>, Failure> {
@@ -122,6 +217,17 @@ fn print(row: &Row) {
     if row.fenced_s.is_some() {
         println!("  fenced        {} after the cut", seconds(row.fenced_s));
     }
+    if row.manager_s.is_some() {
+        println!("  manager       {} after the fault", seconds(row.manager_s));
+    }
+    if row.grown_s.is_some() {
+        println!("  grown         {} after the return; paused {}", seconds(row.grown_s), seconds(row.paused_s));
+    }
+    if let Some(equal) = row.state_equal {
+        println!("  state         {equal}, {} steps of single ranks compared", row.steps_compared.unwrap_or(0));
+    }
+    row.notes.iter().for_each(|note| println!("  note          {note}"));
+    row.missed.iter().for_each(|missed| println!("  bound missed  {missed}"));
     row.known_gap.iter().for_each(|gap| println!("  gap           {gap}"));
     row.problems.iter().for_each(|problem| println!("  problem       {problem}"));
 }

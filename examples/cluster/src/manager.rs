@@ -10,6 +10,7 @@ use taskd_core::cluster::security::IncomingLimits;
 use taskd_core::cluster::{Manager, ManagerService};
 use taskd_core::job::{InMemoryCheckpoints, JobSpec, NodeId, Ready, WorkerSpec};
 use taskd_core::kernel::JobReport;
+use taskd_core::launch::{Launcher, NodeStatus};
 use taskd_core::runtime::Runtime;
 use taskd_core::{detect, recover};
 use taskd_examples::program::{self, Failure, LEAVE, completed};
@@ -73,9 +74,9 @@ pub(crate) async fn run(options: &ManagerOptions, manager: &Manager) -> Result<J
     }
     let names: Vec<NodeId> = manager.hosts().into_iter().map(|(host, _, _)| host).collect();
     println!("hosts         {}", names.iter().map(|host| host.0.to_string()).collect::<Vec<_>>().join(", "));
-    let used = (options.ranks.div_ceil(options.common.slots) as usize).min(names.len());
+    let used = first_with_room(&manager.launcher().list().await?.nodes, options.ranks);
     let spec = JobSpec::new(options.common.job.clone(), options.ranks, WorkerSpec::new(options.command.clone()));
-    let mut spec = with_store(spec.with_nodes(names.into_iter().take(used)), &StoreProgram::ReexecSelf)?;
+    let mut spec = with_store(spec.with_nodes(used), &StoreProgram::ReexecSelf)?;
     spec.policy.ready = Ready::Stepping;
     spec.policy.min_ranks = options.min_ranks.unwrap_or(options.ranks);
     spec.policy.checkpoint_dir = options.checkpoints.clone();
@@ -89,6 +90,19 @@ pub(crate) async fn run(options: &ManagerOptions, manager: &Manager) -> Result<J
         .journal(options.common.dir.join(format!("log-{}", manager.epoch())))
         .build()?;
     Ok(runtime.run_with_signals(LEAVE).await?)
+}
+
+/// Returns the first hosts that together have room for the ranks, or all that have room.
+fn first_with_room(nodes: &[NodeStatus], ranks: u32) -> Vec<NodeId> {
+    let mut used = Vec::new();
+    let mut left = ranks;
+    for status in nodes.iter().filter(|status| status.slots > 0) {
+        if left > 0 {
+            left = left.saturating_sub(status.slots);
+            used.push(status.node.clone());
+        }
+    }
+    used
 }
 
 /// Returns the address at which other hosts reach this one.

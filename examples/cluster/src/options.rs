@@ -40,8 +40,8 @@ pub struct Common {
     /// Address of this host, at which the other hosts reach it.
     #[arg(long)]
     pub address: Option<IpAddr>,
-    /// Ranks that this host can hold.
-    #[arg(long, default_value_t = 1, value_parser = number::<u32>(1, 1024))]
+    /// Ranks that this host can hold; 0 for a host that only votes.
+    #[arg(long, default_value_t = 1, value_parser = number::<u32>(0, 1024))]
     pub slots: u32,
     /// Directory of this host for the output of the ranks and the files of taskd.
     #[arg(long)]

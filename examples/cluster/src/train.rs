@@ -11,7 +11,7 @@ use taskd_core::cluster::security::IncomingLimits;
 use taskd_core::cluster::{Manager, ManagerError, ManagerService};
 use taskd_core::job::{Name, NodeId};
 use taskd_core::kernel::Outcome;
-use taskd_examples::program::{Failure, completed};
+use taskd_examples::program::{self, Failure, completed};
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 use tonic::service::InterceptorLayer;
@@ -100,7 +100,7 @@ async fn lead(
             tracing::warn!(reason = %report.reason, "another host is the manager");
             continue;
         }
-        println!("{report}");
+        program::print(&report, options.job.json, || report.to_string());
         manager.finish(&report.reason).await?;
         return Ok(completed(&report)?);
     }

@@ -14,7 +14,7 @@ use std::time::Duration;
 pub struct ClusterSettings {
     /// Time between an agent's requests for a lease.
     pub lease_interval: Duration,
-    /// Time without a sign of life after which a host is out of sight, and an agent connects again.
+    /// Time without a sign of life after which a host is out of sight.
     pub silent_after: Duration,
     /// Time for which a grant is valid after its anchor.
     pub lease: Duration,
@@ -27,6 +27,9 @@ pub struct ClusterSettings {
     /// Time within which a session must begin over an open connection.
     pub hello_within: Duration,
 }
+
+/// Part of a lease without a message after which an agent opens a new connection: one third.
+const RECONNECT_PART: u32 = 3;
 
 impl Default for ClusterSettings {
     /// Returns 150 ms, 500 ms, 1.7 s, 200 ms, 1,000 ppm, 1 s and 2 s, in the order of the fields.
@@ -85,6 +88,14 @@ impl ClusterSettings {
         self.lease + drift + self.stop_within
     }
 
+    /// Returns the time without a message after which an agent opens a new connection: a third of its lease, so that most
+    /// of the lease is left for it, but at least [`silent_after`](Self::silent_after). A loaded machine is often late by
+    /// a part of a second, and each new connection is more load.
+    #[must_use]
+    pub fn reconnect_after(&self, lease: Duration) -> Duration {
+        self.silent_after.max(lease / RECONNECT_PART)
+    }
+
     /// Checks the relations between the settings.
     ///
     /// # Errors
@@ -120,6 +131,8 @@ mod tests {
         let settings = ClusterSettings::default();
         assert_eq!(settings.check(), Ok(()));
         assert_eq!(settings.replace_after(), Duration::from_micros(1_901_700));
+        assert_eq!(settings.reconnect_after(Duration::from_secs(6)), Duration::from_secs(2));
+        assert_eq!(settings.reconnect_after(Duration::from_millis(700)), settings.silent_after);
     }
 
     #[test]

@@ -14,6 +14,9 @@ use tokio::time::{Instant, sleep};
 /// Token of the jobs on these hosts, which no other machine reaches.
 const TOKEN: &str = "0123456789abcdef0123456789abcdef";
 
+/// What the programs log, unless `RUST_LOG` states it.
+const LOG: &str = "warn,openraft=off";
+
 /// Time between two looks at whether a program has ended.
 const POLL: Duration = Duration::from_millis(20);
 
@@ -38,6 +41,9 @@ impl Program {
         command.env("GLOO_SOCKET_IFNAME", super::host::DEVICE).env("OMP_NUM_THREADS", "1");
         // No other machine is on the network of these hosts.
         command.env("TASKD_JOB_TOKEN", TOKEN).env("TASKD_INSECURE", "1");
+        if std::env::var_os("RUST_LOG").is_none() {
+            command.env("RUST_LOG", LOG); // the engine logs each message that an unreachable voter does not answer
+        }
         // A group of its own: Ctrl-C is for the program that drops the hosts.
         let child = command.process_group(0).spawn()?;
         Ok(Program { name: name.into(), child, logs: logs.to_owned() })

@@ -1,8 +1,9 @@
 //! Faults of agents, and agents that must be refused.
 
 use super::hosts::HOST;
+use super::shapes::{Shape, THREE};
 use super::trial::Moment;
-use super::{Expected, Injected, Scenario, Trial};
+use super::{BASE, Expected, Injected, Scenario, Trial};
 use rustix::process::Signal;
 use std::time::Duration;
 use taskd_examples::program::Failure;
@@ -17,30 +18,28 @@ pub(super) const SCENARIOS: &[Scenario] = &[
     Scenario {
         name: "agent-restarted",
         about: "the agent of a host is killed, and started again within its lease",
-        known_gap: None,
-        more_hosts: 0,
         inject: |trial| Box::pin(restart_agent(trial)),
+        ..BASE
     },
     Scenario {
         name: "same-name",
         about: "a second agent states the name of a host that is connected",
-        known_gap: None,
-        more_hosts: 1,
+        shape: Shape { more_hosts: 1, ..THREE },
         inject: |trial| Box::pin(same_name(trial)),
+        ..BASE
     },
     Scenario {
         name: "other-job",
         about: "an agent of another job connects",
-        known_gap: None,
-        more_hosts: 1,
+        shape: Shape { more_hosts: 1, ..THREE },
         inject: |trial| Box::pin(other_job(trial)),
+        ..BASE
     },
     Scenario {
         name: "agent-stopped",
         about: "the agent of a host gets SIGSTOP, so that it cannot stop its ranks; the guard must",
-        known_gap: None,
-        more_hosts: 0,
         inject: |trial| Box::pin(stop_agent(trial)),
+        ..BASE
     },
 ];
 
@@ -48,15 +47,11 @@ async fn restart_agent(trial: &mut Trial) -> Result<Injected, Failure> {
     let lease = trial.training.plan.lease;
     trial.part_of_a_step().await;
     let at = Moment::now();
-    if let Some(mut agent) = trial.training.agents.remove(HOST) {
-        agent.signal(Signal::KILL);
-        agent.wait(lease).await?;
-    }
-    trial.training.start_agent(HOST)?;
+    trial.restart_program(HOST).await?;
     let what = format!("SIGKILL to the agent of {HOST}, and its restart at once");
     let mut injected = Injected::new(what, at, Expected::Undisturbed { host: None, observe: lease * 2 });
     sleep(lease * 2).await;
-    if let Some(agent) = trial.training.agents.get_mut(HOST)
+    if let Some(agent) = trial.training.programs.get_mut(HOST)
         && let Some(status) = agent.wait(Duration::ZERO).await?
     {
         injected.problems.push(format!("the second agent of {HOST} has ended ({status}): {}", agent.stderr().trim()));
@@ -102,7 +97,7 @@ async fn stop_agent(trial: &mut Trial) -> Result<Injected, Failure> {
     let expected = trial.loss_of(HOST);
     trial.part_of_a_step().await;
     let at = Moment::now();
-    trial.training.agents.get(HOST).ok_or("the host has no agent")?.signal(Signal::STOP);
+    trial.training.program(HOST)?.signal(Signal::STOP);
     let injected = Injected::new(format!("SIGSTOP to the agent of {HOST}"), at, expected);
     Ok(Injected { fenced: Some(HOST.into()), ..injected })
 }

@@ -1,153 +1,186 @@
-//! The row of one run: what was injected, what the job blamed, and whether that is correct.
+//! Judges one run: what the job blamed, when it trained again, at what cost, and whether that is correct.
 
 use super::Scenario;
+use super::reference::exception;
+use super::row::{Row, round};
 use super::trial::{Expected, Injected, Trial, host_named};
 use crate::training::{Ended, Steps, two_worlds};
-use serde::Serialize;
 use std::collections::BTreeSet;
 use std::time::Duration;
+use taskd_core::cluster::ClusterSettings;
+use taskd_core::detect::FaultClass;
+use taskd_core::job::Domain;
 use taskd_core::kernel::{IncidentReport, JobReport, Outcome};
 
 /// Most steps that a fault may cost: the one during which it happened.
-const STEPS_LOST_MAX: u64 = 1;
+pub(super) const STEPS_LOST_MAX: u64 = 1;
 /// Most time beyond the lease for a job to train again: a replacement without a standby imports torch on a loaded
 /// machine.
 const RESUMED_WITHIN: Duration = Duration::from_secs(60);
 /// Time by which the look at a process may be late, on a loaded machine.
 const LOOK_WITHIN: Duration = Duration::from_millis(500);
-
-/// One run of a scenario.
-#[derive(Clone, Debug, Default, Serialize)]
-pub struct Row {
-    /// Name of the scenario.
-    pub scenario: String,
-    /// What was injected.
-    pub injected: String,
-    /// What the job blamed, for each incident.
-    pub blamed: String,
-    /// True if all that must follow has followed.
-    pub correct: bool,
-    /// Seconds from the fault to its detection.
-    pub detected_s: Option<f64>,
-    /// Seconds from the fault until all ranks have completed a step again; if no rank was lost, the longest time
-    /// without a step.
-    pub resumed_s: Option<f64>,
-    /// Completed steps that were computed again.
-    pub steps_lost: Option<u64>,
-    /// True if the ranks that were not hit have kept their processes.
-    pub pids_kept: bool,
-    /// True if two processes trained one rank at the same time.
-    pub two_worlds: bool,
-    /// Seconds from the fault until the ranks of a host that was cut off had ended.
-    pub fenced_s: Option<f64>,
-    /// Reason why the scenario does not pass yet, if that is known.
-    pub known_gap: Option<&'static str>,
-    /// What is not correct, in sentences.
-    pub problems: Vec<String>,
-    /// Lease in seconds.
-    pub lease_s: f64,
-    /// The machine's load of the last minute at the end.
-    pub load: f64,
-}
+/// Seconds within which a new manager decides, on a quiet machine.
+const MANAGER_BOUND_S: f64 = 5.0;
+/// Seconds within which a job has all its ranks again after a host's return, on a quiet machine.
+const GROWN_BOUND_S: f64 = 10.0;
+/// Seconds for which that may pause the other hosts, on a quiet machine.
+const PAUSED_BOUND_S: f64 = 0.5;
+/// Class of the incident by which a job that trains with fewer ranks grows again.
+const SHRUNK: &str = "shrunk";
 
 impl Row {
-    /// Returns the row of a fault that could not be injected.
-    pub(super) fn failed(scenario: &Scenario, trial: &Trial, error: &impl ToString) -> Row {
-        Row { problems: vec![error.to_string()], ..Row::new(scenario, trial) }
-    }
-
     /// Returns the row of a job that did not come to its end.
     pub(super) fn broken(scenario: &Scenario, trial: &Trial, injected: &Injected) -> Row {
-        let (steps, lives) = (trial.training.steps(), trial.training.lives());
-        let mut row = Row { injected: injected.what.clone(), ..Row::new(scenario, trial) };
-        row.problems.clone_from(&injected.problems);
-        row.problems.extend(two_worlds(&steps, &lives).inspect(|_| row.two_worlds = true));
+        let mut row = Row::begun(scenario, trial, injected);
+        row.one_world(trial);
         row.fence(trial, injected);
+        row
+    }
+
+    /// Returns the row of a job that had to stop, and has.
+    pub(super) fn stopped(scenario: &Scenario, trial: &Trial, injected: &Injected) -> Row {
+        let mut row = Row::begun(scenario, trial, injected);
+        row.one_world(trial);
+        row.correct = row.problems.is_empty();
         row
     }
 
     /// Returns the row of a job that has ended.
     pub(super) fn of(scenario: &Scenario, trial: &Trial, injected: &Injected, ended: &Ended) -> Row {
-        let mut row = Row { injected: injected.what.clone(), ..Row::new(scenario, trial) };
-        row.problems.clone_from(&injected.problems);
-        if ended.report.outcome != Outcome::Completed || !ended.status.success() {
-            row.problems.push(format!("the job ended otherwise ({}): {}", ended.status, ended.report.reason));
-        }
+        let mut row = Row::begun(scenario, trial, injected);
+        row.completed(ended);
         row.blame(injected, &ended.report);
         row.resume(trial, injected, &ended.steps);
-        if let Some(found) = two_worlds(&ended.steps, &ended.lives) {
-            row.two_worlds = true;
-            row.problems.push(found);
-        }
+        row.one_world(trial);
         row.fence(trial, injected);
+        // A longer lease explains a longer time, except where no lease ends.
+        let longer = match injected.expected {
+            Expected::Undisturbed { .. } => Duration::ZERO,
+            _ => trial.training.plan.lease.saturating_sub(ClusterSettings::default().lease),
+        };
+        let bound = scenario.bound_s.map(|bound| bound + longer.as_secs_f64());
+        row.check_bound("training went on", row.resumed_s, bound);
+        row.check_bound("another manager was in office", row.manager_s, Some(MANAGER_BOUND_S));
+        row.check_bound("the job had all its ranks again", row.grown_s, Some(GROWN_BOUND_S));
+        row.check_bound(
+            "training paused for the returned host, and ended its pause",
+            row.paused_s,
+            Some(PAUSED_BOUND_S),
+        );
         row.correct = row.problems.is_empty();
         row
     }
 
-    fn new(scenario: &Scenario, trial: &Trial) -> Row {
-        let load = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
-        let load = load.split(' ').next().and_then(|load| load.parse().ok()).unwrap_or_default();
-        let (lease_s, known_gap) = (trial.training.plan.lease.as_secs_f64(), scenario.known_gap);
-        Row { scenario: scenario.name.into(), lease_s, load, known_gap, ..Row::default() }
+    fn begun(scenario: &Scenario, trial: &Trial, injected: &Injected) -> Row {
+        let figures = injected.figures;
+        Row {
+            fenced_s: figures.fenced_s.map(round),
+            injected: injected.what.clone(),
+            problems: injected.problems.clone(),
+            notes: injected.notes.clone(),
+            manager_s: figures.manager_s.map(round),
+            grown_s: figures.grown_s.map(round),
+            paused_s: figures.paused_s.map(round),
+            ..Row::new(scenario.name, scenario.known_gap, trial)
+        }
     }
 
-    /// Compares the incidents with what must be blamed.
-    fn blame(&mut self, injected: &Injected, report: &JobReport) {
+    /// Checks that the job has completed.
+    pub(super) fn completed(&mut self, ended: &Ended) {
+        self.exception = exception(&ended.report);
+        if ended.report.outcome != Outcome::Completed || !ended.status.success() {
+            self.problems.push(format!("the job ended otherwise ({}): {}", ended.status, ended.report.reason));
+        }
+    }
+
+    /// Checks that no two processes trained one rank at the same time.
+    pub(super) fn one_world(&mut self, trial: &Trial) {
+        if let Some(found) = two_worlds(&trial.training.steps(), &trial.training.lives()) {
+            self.two_worlds = true;
+            self.problems.push(found);
+        }
+    }
+
+    /// Records the incidents, in words.
+    pub(super) fn record_blame(&mut self, report: &JobReport) {
         let words = |incident: &IncidentReport| {
             let by = incident.strategy.as_ref().map(|by| format!(" ({by})")).unwrap_or_default();
             format!("{} in {}{by}", incident.class, incident.domain)
         };
         self.blamed = report.incidents.iter().map(words).collect::<Vec<_>>().join("; ");
-        let detected = report.incidents.first().and_then(|incident| incident.wall.detected);
-        self.detected_s = detected.map(|at| round(at.as_unix_ms() as f64 / 1e3 - injected.at.unix));
-        let is_right = match &injected.expected {
-            Expected::Recovery { class, domain, .. } => {
-                matches!(&report.incidents[..], [one] if one.class == *class && one.domain == *domain)
-            }
-            Expected::Undisturbed { host, .. } => {
-                let named = |one: &IncidentReport| host.as_ref().is_some_and(|host| one.domain == host_named(host));
-                report.incidents.iter().all(named)
-            }
+    }
+
+    /// Compares the incidents with what must be blamed.
+    fn blame(&mut self, injected: &Injected, report: &JobReport) {
+        self.record_blame(report);
+        let required = required(injected);
+        let is_main = |one: &&IncidentReport| {
+            let first = required.first().filter(|main| !injected.also.contains(main));
+            first.is_some_and(|(class, domain)| one.class == *class && one.domain == *domain)
         };
-        if !is_right {
-            let blamed = if self.blamed.is_empty() { "nothing" } else { &self.blamed };
-            self.problems.push(match &injected.expected {
-                Expected::Recovery { class, domain, .. } => format!("{class} in {domain} was to blame, not {blamed}"),
-                Expected::Undisturbed { .. } => format!("{blamed} is blamed, although no rank was hit"),
-            });
+        let detected = report.incidents.iter().find(is_main).and_then(|incident| incident.wall.detected);
+        self.detected_s = detected.map(|at| round(at.as_unix_ms() as f64 / 1e3 - injected.at.unix));
+        for (class, domain) in &required {
+            let number = report.incidents.iter().filter(|one| one.class == *class && one.domain == *domain).count();
+            if number != 1 {
+                let blamed = if self.blamed.is_empty() { "nothing" } else { &self.blamed };
+                self.problems.push(format!("{class} in {domain} was to blame once, and is {number} times: {blamed}"));
+            }
+        }
+        let is_expected = |one: &IncidentReport| {
+            required.iter().any(|(class, domain)| one.class == *class && one.domain == *domain)
+                || is_allowed(&injected.expected, one)
+        };
+        for one in report.incidents.iter().filter(|one| !is_expected(one)) {
+            self.problems.push(format!("{} in {} is blamed, although it was not hit", one.class, one.domain));
         }
     }
 
     /// Computes when the job trained again, at what cost, and with which processes.
     fn resume(&mut self, trial: &Trial, injected: &Injected, steps: &Steps) {
-        let (at, ranks) = (injected.at.monotonic, trial.training.plan.ranks);
-        let none = BTreeSet::new();
-        let replaced = match &injected.expected {
-            Expected::Recovery { ranks, .. } => ranks,
-            Expected::Undisturbed { .. } => &none,
+        if let Expected::Stopped { then } = &injected.expected {
+            let every: BTreeSet<u32> = trial.before.keys().copied().collect();
+            let back = then.map_or(f64::INFINITY, |back| back.monotonic);
+            let common = steps.first_common(back, trial.training.plan.ranks, &trial.pids_of(&every));
+            self.resumed_s = common.map(|(_, time)| round(time - back));
+            let last = steps.last_before(injected.at.monotonic).map_or(0, |last| last + 1);
+            self.steps_lost = common.map(|(step, _)| last.saturating_sub(step));
+            return;
+        }
+        let (at, hit) = (injected.at.monotonic, injected.expected.ranks());
+        let ranks = match &injected.expected {
+            Expected::Smaller { .. } => trial.left_without(&hit),
+            _ => trial.training.plan.ranks,
         };
-        if replaced.is_empty() {
-            self.resumed_s = Some(round(steps.longest_pause(at)));
+        if hit.is_empty() {
+            self.resumed_s = Some(round(steps.longest_pause(at, injected.until.unwrap_or(f64::INFINITY))));
             self.steps_lost = Some(0);
-        } else if let Some((step, time)) = steps.first_common(at, ranks, &trial.pids_of(replaced)) {
+        } else if let Some((step, time)) = steps.first_common(at, ranks, &trial.pids_of(&hit)) {
             self.resumed_s = Some(round(time - at));
             let within = (trial.training.plan.lease + RESUMED_WITHIN).as_secs_f64();
             if time - at > within {
                 self.problems.push(format!("the job trains again after {:.1} s, not within {within} s", time - at));
             }
-            let lost = steps.last_before(at).map_or(0, |last| (last + 1).saturating_sub(step));
-            self.steps_lost = Some(lost);
-            if lost > STEPS_LOST_MAX {
-                self.problems.push(format!("{lost} completed steps were computed again, more than {STEPS_LOST_MAX}"));
-            }
+            self.lost_steps(steps, at, step);
         }
+        let replaced: BTreeSet<u32> = hit.union(&injected.replaced).copied().collect();
+        self.keep_processes(trial, &replaced, steps);
+    }
+
+    /// Checks how many steps were computed again, if the first one after the fault is `step`.
+    pub(super) fn lost_steps(&mut self, steps: &Steps, at: f64, step: u64) {
+        let lost = steps.last_before(at).map_or(0, |last| (last + 1).saturating_sub(step));
+        self.steps_lost = Some(self.steps_lost.unwrap_or(0).max(lost));
+        if lost > STEPS_LOST_MAX {
+            self.problems.push(format!("{lost} completed steps were computed again, more than {STEPS_LOST_MAX}"));
+        }
+    }
+
+    /// Checks that the ranks other than `replaced` have the processes that they had before.
+    pub(super) fn keep_processes(&mut self, trial: &Trial, replaced: &BTreeSet<u32>, steps: &Steps) {
         let after = steps.pids();
-        let lost: Vec<String> = trial
-            .before
-            .iter()
-            .filter(|(rank, pid)| !replaced.contains(rank) && after.get(rank) != Some(pid))
-            .map(|(rank, _)| rank.to_string())
-            .collect();
+        let has_changed = |(rank, pid): &(&u32, &i32)| !replaced.contains(rank) && after.get(rank) != Some(pid);
+        let lost: Vec<String> = trial.before.iter().filter(has_changed).map(|(rank, _)| rank.to_string()).collect();
         self.pids_kept = lost.is_empty();
         if !self.pids_kept {
             self.problems.push(format!("ranks {} have other processes, although they were not hit", lost.join(", ")));
@@ -156,9 +189,9 @@ impl Row {
 
     /// Checks that a host that was cut off has stopped its ranks in time.
     fn fence(&mut self, trial: &Trial, injected: &Injected) {
-        let (Some(host), Expected::Recovery { ranks, .. }) = (&injected.fenced, &injected.expected) else { return };
+        let Some(host) = &injected.fenced else { return };
         let lives = trial.training.lives();
-        let of_host = trial.pids_of(ranks);
+        let of_host = trial.pids_of(&injected.expected.ranks());
         let alive: Vec<_> = of_host.iter().filter(|pid| lives.get(pid).is_none_or(|life| !life.ended)).collect();
         if !alive.is_empty() {
             let text = format!("{} processes of {host} still run, although its lease has ended", alive.len());
@@ -167,7 +200,7 @@ impl Row {
         let ends = of_host.iter().filter_map(|pid| lives.get(pid)).map(|life| life.last_alive - injected.at.monotonic);
         let fenced = ends.fold(0.0, f64::max);
         self.fenced_s = Some(round(fenced));
-        let settings = taskd_core::cluster::ClusterSettings::default().with_lease(trial.training.plan.lease);
+        let settings = ClusterSettings::default().with_lease(trial.training.plan.lease);
         let within = (settings.replace_after() + LOOK_WITHIN).as_secs_f64();
         if fenced > within {
             self.problems
@@ -176,7 +209,22 @@ impl Row {
     }
 }
 
-/// Rounds seconds to milliseconds.
-fn round(seconds: f64) -> f64 {
-    (seconds * 1e3).round() / 1e3
+/// Returns the incidents that must be reported once each.
+fn required(injected: &Injected) -> Vec<(FaultClass, Domain)> {
+    let first = match &injected.expected {
+        Expected::Recovery { class, domain, .. } => Some((class.clone(), domain.clone())),
+        Expected::Smaller { host, .. } => Some((FaultClass::NodeLost, host_named(host))),
+        Expected::Undisturbed { .. } | Expected::Stopped { .. } => None,
+    };
+    first.into_iter().chain(injected.also.clone()).collect()
+}
+
+/// Returns true if an incident may be reported besides those that must.
+fn is_allowed(expected: &Expected, one: &IncidentReport) -> bool {
+    match expected {
+        Expected::Smaller { .. } => one.class.to_string() == SHRUNK,
+        Expected::Undisturbed { host, .. } => host.as_ref().is_some_and(|host| one.domain == host_named(host)),
+        Expected::Recovery { .. } => false,
+        Expected::Stopped { .. } => true, // every rank ends: the incidents are recorded, not judged
+    }
 }

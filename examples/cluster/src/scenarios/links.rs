@@ -1,66 +1,117 @@
 //! Losses of links between hosts; the processes of these hosts continue.
 
-use super::hosts::{HOST, MANAGER};
-use super::trial::Moment;
-use super::{Expected, Injected, Scenario, Trial};
+use super::hosts::{HOST, MANAGER, PLAIN};
+use super::shapes::{SIX, Shape};
+use super::trial::{Moment, host_named};
+use super::{BASE, Expected, Injected, Scenario, Trial};
+use taskd_core::detect::FaultClass;
 use taskd_examples::program::Failure;
 use tokio::time::sleep;
+
+/// Seconds from the cut to the next step, with a spare host.
+const SPARE_BOUND_S: f64 = 3.0;
+/// Seconds from the cut of one direction to the next step.
+const ONE_WAY_BOUND_S: f64 = 4.0;
+/// Six ranks on five hosts, of which the second has two, and a spare host.
+const UNEVEN: Shape = Shape { ranks: 6, min_ranks: 6, slots: &[1, 2, 1], ..SIX };
+/// Host with one rank, next to [`HOST`], which has two there.
+const NEXT: &str = "h3";
 
 pub(super) const SCENARIOS: &[Scenario] = &[
     Scenario {
         name: "host-cut",
         about: "a host with two ranks loses its link; it must stop its ranks before a spare host takes over",
-        known_gap: None,
-        more_hosts: 0,
-        inject: |trial| Box::pin(cut_host(trial)),
+        bound_s: Some(SPARE_BOUND_S),
+        inject: |trial| Box::pin(cut_host(trial, HOST)),
+        ..BASE
     },
     Scenario {
         name: "host-mute",
         about: "packets from a host with two ranks to the manager's host are lost; those in the other direction arrive",
-        known_gap: None,
-        more_hosts: 0,
+        bound_s: Some(ONE_WAY_BOUND_S),
         inject: |trial| Box::pin(cut_one_way(trial, HOST, MANAGER)),
+        ..BASE
     },
     Scenario {
         name: "host-deaf",
         about: "packets from the manager's host to a host with two ranks are lost; those in the other direction arrive",
-        known_gap: None,
-        more_hosts: 0,
+        bound_s: Some(ONE_WAY_BOUND_S),
         inject: |trial| Box::pin(cut_one_way(trial, MANAGER, HOST)),
+        ..BASE
     },
     Scenario {
         name: "rank-killed-in-blip",
         about: "a rank of the manager's host gets SIGKILL while another host has no link for less than its lease",
         known_gap: Some("the recovery waits for a stage's limit of 120 s, although the host is back after 1.5 s"),
-        more_hosts: 0,
         inject: |trial| Box::pin(kill_in_blip(trial)),
+        ..BASE
     },
     Scenario {
         name: "link-blip",
         about: "a host with two ranks loses its link for less than its lease",
-        known_gap: None,
-        more_hosts: 0,
         inject: |trial| Box::pin(cut_briefly(trial)),
+        ..BASE
+    },
+    Scenario {
+        name: "six-host-cut",
+        about: "of six hosts, one with a rank loses its link; it must stop its rank before the spare host takes over",
+        bound_s: Some(SPARE_BOUND_S),
+        shape: SIX,
+        inject: |trial| Box::pin(cut_host(trial, PLAIN)),
+        ..BASE
+    },
+    Scenario {
+        name: "link-to-manager",
+        about: "of six hosts, packets from one to the manager's host are lost; those in the other direction arrive",
+        bound_s: Some(ONE_WAY_BOUND_S),
+        shape: SIX,
+        inject: |trial| Box::pin(cut_one_way(trial, PLAIN, MANAGER)),
+        ..BASE
+    },
+    Scenario {
+        name: "link-between",
+        about: "packets from a host with two ranks to one with one rank are lost; both reach the manager",
+        known_gap: Some(
+            "no progress of ranks on other hosts reaches the manager, so a hang between two of them is not seen",
+        ),
+        bound_s: Some(ONE_WAY_BOUND_S),
+        shape: UNEVEN,
+        inject: |trial| Box::pin(cut_between(trial)),
     },
 ];
 
-async fn cut_host(trial: &mut Trial) -> Result<Injected, Failure> {
-    let expected = trial.loss_of(HOST);
+async fn cut_host(trial: &mut Trial, host: &str) -> Result<Injected, Failure> {
+    let expected = trial.loss_of(host);
     trial.part_of_a_step().await;
     let at = Moment::now();
-    trial.training.hosts.get(HOST)?.set_link(false)?;
-    let injected = Injected::new(format!("link of {HOST} down, its processes run on"), at, expected);
-    Ok(Injected { fenced: Some(HOST.into()), ..injected })
+    trial.training.hosts.get(host)?.set_link(false)?;
+    let injected = Injected::new(format!("link of {host} down, its processes run on"), at, expected);
+    Ok(Injected { fenced: Some(host.into()), ..injected })
 }
 
+/// Loses the packets of one direction between the manager's host and another one, which must stop.
 async fn cut_one_way(trial: &mut Trial, from: &str, to: &str) -> Result<Injected, Failure> {
-    let expected = trial.loss_of(HOST);
+    let (manager, _) = trial.manager()?;
+    let host = if from == manager { to } else { from };
+    let expected = trial.loss_of(host);
     trial.part_of_a_step().await;
     let at = Moment::now();
     let hosts = &trial.training.hosts;
     hosts.get(from)?.cut_to(hosts.get(to)?)?;
     let injected = Injected::new(format!("packets from {from} to {to} are lost"), at, expected);
-    Ok(Injected { fenced: Some(HOST.into()), ..injected })
+    Ok(Injected { fenced: Some(host.into()), ..injected })
+}
+
+/// Loses the packets of one direction between two hosts that both reach the manager. Without the second one, more ranks
+/// are left.
+async fn cut_between(trial: &mut Trial) -> Result<Injected, Failure> {
+    let ranks = trial.ranks_on(NEXT);
+    trial.part_of_a_step().await;
+    let at = Moment::now();
+    let hosts = &trial.training.hosts;
+    hosts.get(HOST)?.cut_to(hosts.get(NEXT)?)?;
+    let expected = Expected::Recovery { class: FaultClass::Network, domain: host_named(NEXT), ranks };
+    Ok(Injected::new(format!("packets from {HOST} to {NEXT} are lost; both reach the manager"), at, expected))
 }
 
 async fn kill_in_blip(trial: &mut Trial) -> Result<Injected, Failure> {

@@ -5,26 +5,31 @@ mod agents;
 mod hosts;
 mod judge;
 mod links;
+mod managers;
+mod random;
 mod ranks;
+mod reference;
+mod row;
+mod shapes;
 mod trial;
+mod two;
+mod voters;
 
-pub use judge::Row;
+pub use random::RandomCase;
+pub use reference::References;
+pub use row::Row;
+pub use shapes::{APART, FIVE_VOTERS, FULL, SIX, Shape, THREE, TWO, TWO_AND_VOTER};
 pub use trial::{Expected, Injected, Trial};
 
 use crate::hosts::Hosts;
-use crate::training::{Plan, Training};
+use crate::training::Training;
 use std::future::Future;
 use std::path::PathBuf;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::time::Duration;
 use taskd_examples::program::Failure;
 
-/// Ranks of a scenario's job.
-const RANKS: u32 = 4;
-/// Ranks that a host of it can hold: the third host is a spare one.
-const SLOTS: u32 = 2;
-/// Hosts of the job.
-const HOSTS: usize = 3;
 /// Pause in each step, in milliseconds.
 const PACE_MS: u64 = 20;
 
@@ -40,10 +45,22 @@ pub struct Scenario {
     pub about: &'static str,
     /// Reason why it does not pass yet, if that is known.
     pub known_gap: Option<&'static str>,
-    /// Further hosts, which are not part of the job.
-    more_hosts: usize,
+    /// Seconds from the fault within which training must go on, on a quiet machine with the default lease.
+    pub bound_s: Option<f64>,
+    /// The hosts of its job.
+    pub shape: Shape,
     inject: Inject,
 }
+
+/// A scenario without a fault, whose fields others begin from.
+const BASE: Scenario = Scenario {
+    name: "",
+    about: "",
+    known_gap: None,
+    bound_s: None,
+    shape: THREE,
+    inject: |_| Box::pin(async { Err("this scenario injects nothing".into()) }),
+};
 
 /// What all runs have in common.
 #[derive(Clone, Debug)]
@@ -58,11 +75,34 @@ pub struct Setting {
     pub settle: Duration,
     /// Keeps the files of runs that fail.
     pub keep: bool,
+    /// Undisturbed jobs, with which every step of a run is compared; `None`: nothing is compared.
+    pub references: Option<Arc<References>>,
+    /// What this machine can do, measured in the same run.
+    pub machine: Machine,
+}
+
+/// Figures of the machine, beside which the times of a run are to be read.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Machine {
+    /// Seconds of a bare `import torch`.
+    pub import_torch_s: Option<f64>,
+    /// Bare mutual TLS handshakes per second.
+    pub tls_handshakes_per_s: Option<f64>,
 }
 
 /// Returns all scenarios.
+#[must_use]
 pub fn all() -> Vec<Scenario> {
-    [ranks::SCENARIOS, hosts::SCENARIOS, links::SCENARIOS, agents::SCENARIOS].concat()
+    let groups = [
+        ranks::SCENARIOS,
+        hosts::SCENARIOS,
+        links::SCENARIOS,
+        agents::SCENARIOS,
+        managers::SCENARIOS,
+        two::SCENARIOS,
+        voters::SCENARIOS,
+    ];
+    groups.concat()
 }
 
 impl Scenario {
@@ -72,18 +112,35 @@ impl Scenario {
     /// This machine cannot have hosts in namespaces, or the job did not start. What happens after the fault is in the
     /// row.
     pub async fn run(&self, setting: &Setting, seed: u64) -> Result<Row, Failure> {
-        let hosts = Hosts::create(HOSTS + self.more_hosts, setting.cpus)?;
-        hosts.notes().iter().for_each(|note| eprintln!("note          {note}"));
-        let (python, lease) = (setting.python.clone(), setting.lease);
-        let plan = Plan { python, ranks: RANKS, slots: SLOTS, hosts: HOSTS, lease, pace_ms: PACE_MS };
-        let mut trial = Trial::begin(Training::start(plan, hosts)?, seed, setting.settle).await?;
+        let mut trial = begin(&self.shape, setting, seed).await?;
         let row = match (self.inject)(&mut trial).await {
             Ok(injected) => trial.finish(self, injected).await,
             Err(error) => Row::failed(self, &trial, &error),
         };
-        if !row.correct && setting.keep {
-            eprintln!("kept          {}", trial.training.hosts.keep().display());
-        }
-        Ok(row)
+        finish(row, &mut trial, setting, &self.shape).await
     }
+}
+
+/// Starts a job on new hosts, and waits until it trains.
+async fn begin(shape: &Shape, setting: &Setting, seed: u64) -> Result<Trial, Failure> {
+    let hosts = Hosts::create(shape.hosts + shape.more_hosts, setting.cpus)?;
+    hosts.notes().iter().for_each(|note| eprintln!("note          {note}"));
+    Trial::begin(Training::start(shape.plan(setting.python.clone(), setting.lease), hosts)?, seed, setting.settle).await
+}
+
+/// Compares the run with an undisturbed one, and adds what all rows have in common.
+async fn finish(row: Row, trial: &mut Trial, setting: &Setting, shape: &Shape) -> Result<Row, Failure> {
+    let mut row = Row {
+        import_torch_s: setting.machine.import_torch_s,
+        tls_handshakes_per_s: setting.machine.tls_handshakes_per_s,
+        ..row
+    };
+    if let Some(references) = &setting.references {
+        references.compare(&mut row, trial, setting, shape).await?;
+    }
+    row.correct &= row.problems.is_empty();
+    if !row.correct && setting.keep {
+        eprintln!("kept          {}", trial.training.hosts.keep().display());
+    }
+    Ok(row)
 }

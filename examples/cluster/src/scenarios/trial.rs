@@ -1,13 +1,15 @@
 //! One run of a scenario: a job that trains before its fault, and is observed after it.
 
 use super::Scenario;
-use super::judge::Row;
-use crate::training::Training;
+use super::row::Row;
+use crate::hosts::is_alive;
+use crate::training::{Ended, PATIENCE, Training};
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use rustix::process::{Pid, Signal, kill_process};
 use rustix::time::{ClockId, clock_gettime};
 use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
 use std::time::Duration;
 use taskd_core::detect::FaultClass;
 use taskd_core::job::{Domain, Name, NodeId, Rank, Role};
@@ -19,6 +21,10 @@ use tokio::time::sleep;
 const STEPS_BEFORE: usize = 10;
 /// Steps of each rank after the recovery.
 const STEPS_AFTER: usize = 10;
+/// Time between two looks at the processes.
+const LOOK_EVERY: Duration = Duration::from_millis(50);
+/// Name of the process that starts and reaps the ranks of a host.
+const GUARD: &str = "taskd-guard";
 
 /// A job to which a fault happens.
 #[derive(Debug)]
@@ -27,7 +33,7 @@ pub struct Trial {
     pub training: Training,
     /// Process of each rank before the fault.
     pub before: BTreeMap<u32, i32>,
-    random: StdRng,
+    pub(super) random: StdRng,
 }
 
 /// A moment by two clocks.
@@ -46,6 +52,12 @@ impl Moment {
         let unix = clock_gettime(ClockId::Realtime);
         Moment { monotonic: now(), unix: unix.tv_sec as f64 + unix.tv_nsec as f64 / 1e9 }
     }
+
+    /// Returns the seconds since this moment.
+    #[must_use]
+    pub fn elapsed(&self) -> f64 {
+        now() - self.monotonic
+    }
 }
 
 /// A fault that was injected, and what must follow.
@@ -59,8 +71,31 @@ pub struct Injected {
     pub expected: Expected,
     /// Host that must have stopped its ranks within the lease and the time to stop.
     pub fenced: Option<String>,
+    /// Further incidents that must be reported, because the scenario caused them.
+    pub also: Vec<(FaultClass, Domain)>,
+    /// Ranks that the scenario has given new processes by these further incidents.
+    pub replaced: BTreeSet<u32>,
+    /// Time at which the observation of the fault ended, in seconds of the monotonic clock; `None`: the end of the run.
+    pub until: Option<f64>,
+    /// Figures that the scenario itself has measured.
+    pub figures: Figures,
     /// Deviations that the scenario itself has found, in sentences.
     pub problems: Vec<String>,
+    /// What a reader should know, in sentences.
+    pub notes: Vec<String>,
+}
+
+/// Figures in seconds; see the fields of [`Row`](super::Row).
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Figures {
+    /// From the fault to the next manager.
+    pub manager_s: Option<f64>,
+    /// From the return of a host to the whole job.
+    pub grown_s: Option<f64>,
+    /// Longest pause of training while the host was taken in.
+    pub paused_s: Option<f64>,
+    /// From the fault to the end of the last rank's process.
+    pub fenced_s: Option<f64>,
 }
 
 /// What must follow a fault.
@@ -75,6 +110,13 @@ pub enum Expected {
         /// The ranks that get a new process.
         ranks: BTreeSet<u32>,
     },
+    /// The job blames this host, and trains on without its ranks.
+    Smaller {
+        /// The host.
+        host: String,
+        /// Its ranks.
+        ranks: BTreeSet<u32>,
+    },
     /// Training continues in the same processes. An incident about this host is allowed, if one is named.
     Undisturbed {
         /// The host.
@@ -82,13 +124,29 @@ pub enum Expected {
         /// Time for which the job is observed after the fault.
         observe: Duration,
     },
+    /// No rank trains any more: no majority is left that could confirm a manager.
+    Stopped {
+        /// When the majority was back: all ranks must train again, in new processes. `None`: it does not come back.
+        then: Option<Moment>,
+    },
 }
 
 impl Injected {
     /// Returns a fault that happened at `at`, with what must follow.
     #[must_use]
     pub fn new(what: impl Into<String>, at: Moment, expected: Expected) -> Injected {
-        Injected { what: what.into(), at, expected, fenced: None, problems: Vec::new() }
+        Injected {
+            what: what.into(),
+            at,
+            expected,
+            fenced: None,
+            also: Vec::new(),
+            replaced: BTreeSet::new(),
+            until: None,
+            figures: Figures::default(),
+            problems: Vec::new(),
+            notes: Vec::new(),
+        }
     }
 }
 
@@ -98,7 +156,7 @@ impl Trial {
     /// # Errors
     /// The job does not train in time.
     pub async fn begin(mut training: Training, seed: u64, settle: Duration) -> Result<Trial, Failure> {
-        training.steps_since(0.0, STEPS_BEFORE).await?;
+        training.begun(STEPS_BEFORE).await?;
         sleep(settle).await;
         let before = training.steps().pids();
         Ok(Trial { training, before, random: StdRng::seed_from_u64(seed) })
@@ -123,6 +181,163 @@ impl Trial {
         Ok(kill_process(pid.ok_or_else(|| format!("rank {rank} has no process"))?, Signal::KILL)?)
     }
 
+    /// Sends SIGKILL to the guard of a host.
+    ///
+    /// # Errors
+    /// The host has no guard.
+    pub fn kill_guard(&self, host: &str) -> Result<(), Failure> {
+        let is_guard = |pid: &i32| {
+            fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|name| name.trim() == GUARD) && is_alive(*pid)
+        };
+        let guards: Vec<i32> = self.training.hosts.get(host)?.pids()?.into_iter().filter(is_guard).collect();
+        let first = guards.first().copied().and_then(Pid::from_raw).ok_or_else(|| format!("{host} has no guard"))?;
+        Ok(kill_process(first, Signal::KILL)?)
+    }
+
+    /// Takes a host away, as a power cut does: its link, then all its processes.
+    ///
+    /// # Errors
+    /// There is no such host, or a process does not end.
+    pub async fn lose(&mut self, host: &str) -> Result<Moment, Failure> {
+        self.part_of_a_step().await;
+        let at = Moment::now();
+        let host = self.training.hosts.get(host)?;
+        host.set_link(false)?;
+        host.kill_all()?;
+        Ok(at)
+    }
+
+    /// Brings a host back: its link, and its program if that has ended.
+    ///
+    /// # Errors
+    /// There is no such host, or its program cannot be started.
+    pub async fn bring_back(&mut self, host: &str) -> Result<Moment, Failure> {
+        self.training.hosts.get(host)?.set_link(true)?;
+        let at = Moment::now();
+        let has_ended = match self.training.programs.get_mut(host) {
+            Some(program) => program.wait(Duration::ZERO).await?.is_some(),
+            None => true,
+        };
+        if has_ended {
+            self.training.start_program(host)?;
+        }
+        Ok(at)
+    }
+
+    /// Kills the program of a host, which is its agent and possibly the manager, and starts it again at once, as a service
+    /// manager does.
+    ///
+    /// # Errors
+    /// It has no program, or that cannot be started.
+    pub async fn restart_program(&mut self, host: &str) -> Result<(), Failure> {
+        let lease = self.training.plan.lease;
+        if let Some(mut program) = self.training.programs.remove(host) {
+            program.signal(Signal::KILL);
+            program.wait(lease).await?;
+        }
+        self.training.start_program(host)
+    }
+
+    /// Returns the host of the manager, and its epoch.
+    ///
+    /// # Errors
+    /// No manager was elected yet.
+    pub fn manager(&self) -> Result<(String, u64), Failure> {
+        self.training.manager().ok_or_else(|| "no manager was elected".into())
+    }
+
+    /// Waits until a manager of a later epoch is in office. Returns its host, and the seconds since `at`.
+    ///
+    /// # Errors
+    /// There is none in time.
+    pub async fn next_manager(&mut self, epoch: u64, at: Moment) -> Result<(String, f64), Failure> {
+        let later = |training: &Training| training.manager().filter(|(_, now)| *now > epoch).map(|(host, _)| host);
+        let host = self.training.wait_until("another manager is elected", later).await?;
+        Ok((host, at.elapsed()))
+    }
+
+    /// Waits until the ranks other than `lost` have computed a step since `at` without them.
+    ///
+    /// # Errors
+    /// They do not in time.
+    pub async fn trains_without(&mut self, lost: &BTreeSet<u32>, at: Moment) -> Result<f64, Failure> {
+        let (ranks, old) = (self.left_without(lost), self.pids_of(lost));
+        let what = format!("{ranks} ranks train without ranks {lost:?}");
+        let common = |steps: &crate::training::Steps| steps.first_common(at.monotonic, ranks, &old);
+        Ok(self.training.until(&what, common).await?.1)
+    }
+
+    /// Waits until all ranks have computed a step since `at`, those in `hit` in other processes than before.
+    ///
+    /// # Errors
+    /// They do not in time.
+    pub async fn trains_again(&mut self, hit: &BTreeSet<u32>, at: Moment) -> Result<(u64, f64), Failure> {
+        let (ranks, old) = (self.training.plan.ranks, self.pids_of(hit));
+        let what = format!("all {ranks} ranks train, ranks {hit:?} in new processes");
+        self.training.until(&what, |steps| steps.first_common(at.monotonic, ranks, &old)).await
+    }
+
+    /// Returns the number of ranks without `lost`.
+    pub(super) fn left_without(&self, lost: &BTreeSet<u32>) -> u32 {
+        self.training.plan.ranks.saturating_sub(u32::try_from(lost.len()).unwrap_or(u32::MAX))
+    }
+
+    /// Proves that the manager in office decides: kills a rank that was not hit, and waits until it is replaced.
+    ///
+    /// # Errors
+    /// It is not replaced in time.
+    pub async fn prove_decisions(&mut self, injected: &mut Injected) -> Result<(), Failure> {
+        injected.until.get_or_insert(now());
+        let hit = injected.expected.ranks();
+        let unhurt: Vec<u32> = self.before.keys().copied().filter(|rank| !hit.contains(rank)).collect();
+        let number = self.random.random_range(0..unhurt.len().max(1));
+        let rank = *unhurt.get(number).ok_or("every rank was hit")?;
+        let at = Moment::now();
+        self.kill(rank)?;
+        let (_, time) = self.trains_again(&BTreeSet::from([rank]), at).await?;
+        injected.also.push((FaultClass::Exit, rank_named(rank)));
+        injected.replaced.insert(rank);
+        injected.notes.push(format!(
+            "the manager of that time replaced rank {rank}, which was killed, within {:.2} s",
+            time - at.monotonic
+        ));
+        Ok(())
+    }
+
+    /// Waits until no process of a rank is left. Returns the seconds from `at` to the end of the last one.
+    ///
+    /// # Errors
+    /// One does not end in time.
+    pub async fn stopped(&mut self, at: Moment) -> Result<f64, Failure> {
+        let deadline = tokio::time::Instant::now() + PATIENCE;
+        loop {
+            let lives = self.training.lives();
+            if lives.values().all(|life| life.ended) {
+                let ends = lives.values().map(|life| life.last_alive - at.monotonic);
+                return Ok(ends.fold(0.0, f64::max));
+            }
+            if tokio::time::Instant::now() >= deadline {
+                let left = lives.values().filter(|life| !life.ended).count();
+                let excerpt = self.training.excerpt();
+                return Err(format!("{left} ranks still run {PATIENCE:?} after the fault: {excerpt}").into());
+            }
+            sleep(LOOK_EVERY).await;
+        }
+    }
+
+    /// Records the line with these words that the program of a host has logged; its absence is a problem.
+    ///
+    /// # Errors
+    /// The host has no program.
+    pub fn expect_message(&self, injected: &mut Injected, host: &str, words: &str) -> Result<(), Failure> {
+        let log = self.training.program(host)?.stderr();
+        match log.lines().rev().find(|line| line.contains(words)) {
+            Some(line) => injected.notes.push(format!("{host} logged: {}", line.trim())),
+            None => injected.problems.push(format!("{host} has logged nothing about `{words}`")),
+        }
+        Ok(())
+    }
+
     /// Returns the ranks on a host.
     #[must_use]
     pub fn ranks_on(&self, host: &str) -> BTreeSet<u32> {
@@ -131,23 +346,35 @@ impl Trial {
         self.before.iter().filter(|(_, pid)| is_there(pid)).map(|(rank, _)| *rank).collect()
     }
 
+    /// Returns the host of a rank's process.
+    #[must_use]
+    pub fn host_of(&self, rank: u32) -> Option<String> {
+        self.training.lives().get(self.before.get(&rank)?)?.host.clone()
+    }
+
     /// Returns the recovery that must follow the loss of a host.
     #[must_use]
     pub fn loss_of(&self, host: &str) -> Expected {
         Expected::Recovery { class: FaultClass::NodeLost, domain: host_named(host), ranks: self.ranks_on(host) }
     }
 
+    /// Returns what must follow the loss of a host without a spare one.
+    #[must_use]
+    pub fn smaller_without(&self, host: &str) -> Expected {
+        Expected::Smaller { host: host.into(), ranks: self.ranks_on(host) }
+    }
+
     /// Returns the recovery that must follow the end of a rank's process.
     #[must_use]
     pub fn exit_of(&self, rank: u32) -> Expected {
-        let domain = Domain::Process(Role::Rank(Rank(rank)));
-        Expected::Recovery { class: FaultClass::Exit, domain, ranks: BTreeSet::from([rank]) }
+        Expected::Recovery { class: FaultClass::Exit, domain: rank_named(rank), ranks: BTreeSet::from([rank]) }
     }
 
     /// Observes the job after the fault, ends it, and judges what followed.
     pub(super) async fn finish(&mut self, scenario: &Scenario, mut injected: Injected) -> Row {
         match self.followed(&mut injected).await {
-            Ok(ended) => Row::of(scenario, self, &injected, &ended),
+            Ok(Some(ended)) => Row::of(scenario, self, &injected, &ended),
+            Ok(None) => Row::stopped(scenario, self, &injected),
             Err(error) => {
                 injected.problems.push(error.to_string());
                 Row::broken(scenario, self, &injected)
@@ -155,23 +382,28 @@ impl Trial {
         }
     }
 
-    async fn followed(&mut self, injected: &mut Injected) -> Result<crate::training::Ended, Failure> {
-        let ranks = self.training.plan.ranks;
-        let since = match &injected.expected {
-            Expected::Recovery { ranks: replaced, .. } => {
-                let old = self.pids_of(replaced);
-                let what = "all ranks train again after the fault";
-                let at = injected.at.monotonic;
-                let common = self.training.until(what, |steps| steps.first_common(at, ranks, &old)).await?;
-                common.1
+    /// Returns how the job ended; `None` if it was to stop.
+    async fn followed(&mut self, injected: &mut Injected) -> Result<Option<Ended>, Failure> {
+        let all: Vec<u32> = (0..self.training.plan.ranks).collect();
+        let (since, ranks) = match &injected.expected {
+            Expected::Recovery { ranks, .. } => (self.trains_again(ranks, injected.at).await?.1, all),
+            Expected::Smaller { ranks, .. } => {
+                let since = self.trains_without(ranks, injected.at).await?;
+                let has_grown = injected.figures.grown_s.is_some();
+                (since, all.into_iter().filter(|rank| has_grown || !ranks.contains(rank)).collect())
             }
             Expected::Undisturbed { observe, .. } => {
                 sleep(*observe).await;
-                now()
+                (now(), all)
+            }
+            Expected::Stopped { then: None } => return Ok(None),
+            Expected::Stopped { then: Some(back) } => {
+                let every = all.iter().copied().collect();
+                (self.trains_again(&every, *back).await?.1, all)
             }
         };
-        self.training.steps_since(since, STEPS_AFTER).await?;
-        self.training.end().await
+        self.training.steps_of(&ranks, since, STEPS_AFTER).await?;
+        Ok(Some(self.training.end().await?))
     }
 
     /// Returns the processes that these ranks had before the fault.
@@ -181,7 +413,23 @@ impl Trial {
     }
 }
 
+impl Expected {
+    /// Returns the ranks that do not keep their processes.
+    #[must_use]
+    pub fn ranks(&self) -> BTreeSet<u32> {
+        match self {
+            Expected::Recovery { ranks, .. } | Expected::Smaller { ranks, .. } => ranks.clone(),
+            Expected::Undisturbed { .. } | Expected::Stopped { .. } => BTreeSet::new(),
+        }
+    }
+}
+
 /// Returns a host as incidents name it.
 pub(super) fn host_named(host: &str) -> Domain {
     Domain::Node(NodeId(Name::from(host.to_owned())))
+}
+
+/// Returns a rank as incidents name it.
+pub(super) fn rank_named(rank: u32) -> Domain {
+    Domain::Process(Role::Rank(Rank(rank)))
 }

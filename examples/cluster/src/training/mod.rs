@@ -1,12 +1,14 @@
 //! A training job on hosts in namespaces: its programs, its step files, and whether two worlds train.
 
 mod observer;
+mod plan;
 mod steps;
 
 pub use observer::{Life, Lives};
+pub use plan::Plan;
 pub use steps::{Process, Steps, two_worlds};
 
-use crate::hosts::{Host, Hosts, Program};
+use crate::hosts::{Hosts, Program};
 use observer::Observer;
 use std::collections::BTreeMap;
 use std::fs;
@@ -17,46 +19,22 @@ use taskd_core::kernel::JobReport;
 use taskd_examples::program::Failure;
 use tokio::time::{Instant, sleep};
 
-/// Port at which the manager listens on its host.
-const PORT: u16 = 9601;
 /// Time between two looks at the step files.
 const POLL: Duration = Duration::from_millis(50);
-/// More steps than any job trains: a job is ordered to end.
-const STEPS_MAX: u64 = 10_000_000;
 /// Steps that a job still trains after the order to end it.
 const STEPS_TO_END: u64 = 15;
-/// Time within which a job trains and makes progress. Four ranks that import torch on two loaded processors need a
-/// minute.
+/// Time within which a job makes progress. Four ranks that import torch on two loaded processors need a minute.
 pub const PATIENCE: Duration = Duration::from_secs(180);
-/// The training script.
-const SCRIPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../python/train_recover.py");
-
-/// What a training consists of.
-#[derive(Clone, Debug)]
-pub struct Plan {
-    /// The Python interpreter, with torch.
-    pub python: PathBuf,
-    /// Ranks.
-    pub ranks: u32,
-    /// Ranks that one host can hold.
-    pub slots: u32,
-    /// Hosts of the job, the first of which has the manager; the ranks begin on the first ones.
-    pub hosts: usize,
-    /// Lease of a host.
-    pub lease: Duration,
-    /// Pause in each step, in milliseconds.
-    pub pace_ms: u64,
-}
+/// Time within which a job begins to train: a rank and a standby on each host import torch at the same time.
+pub const START_PATIENCE: Duration = Duration::from_secs(900);
 
 /// A training that runs. Its programs are killed on drop, and its hosts removed.
 #[derive(Debug)]
 pub struct Training {
     /// What it consists of.
     pub plan: Plan,
-    /// The manager, which is also the agent of host `h1`.
-    pub manager: Program,
-    /// The agents of the other hosts, by host.
-    pub agents: BTreeMap<String, Program>,
+    /// The program of each host: the only manager, an agent, or an agent that is also a candidate.
+    pub programs: BTreeMap<String, Program>,
     observer: Observer,
     /// The hosts; dropped last.
     pub hosts: Hosts,
@@ -65,7 +43,7 @@ pub struct Training {
 /// How a training ended.
 #[derive(Debug)]
 pub struct Ended {
-    /// Exit status of the manager.
+    /// Exit status of the last manager.
     pub status: ExitStatus,
     /// Its report.
     pub report: JobReport,
@@ -76,38 +54,30 @@ pub struct Ended {
 }
 
 impl Training {
-    /// Starts the manager on the first host and agents on the next ones.
+    /// Starts the program of each host.
     ///
     /// # Errors
     /// A program cannot be started.
     pub fn start(plan: Plan, hosts: Hosts) -> Result<Training, Failure> {
-        let dir = hosts.shared().join("job");
+        let dir = dir(&hosts);
         fs::create_dir_all(&dir)?;
-        let first = hosts.get("h1")?;
-        let mut arguments = vec!["manager".to_owned()];
-        arguments.extend(common("job", "h1", &plan, first));
-        let numbers =
-            [("--hosts", plan.hosts as u64), ("--ranks", plan.ranks.into()), ("--wait-s", PATIENCE.as_secs())];
-        arguments.extend(numbers.iter().flat_map(|(name, value)| [(*name).to_owned(), value.to_string()]));
-        arguments.extend(["--listen".into(), format!("{}:{PORT}", first.address()), "--json".into(), "--".into()]);
-        arguments.extend(command(&plan, &dir));
-        let manager = Program::start(first, "manager", &arguments, &hosts.logs())?;
         let observer = Observer::start(dir, &hosts);
-        let mut training = Training { plan, manager, agents: BTreeMap::new(), observer, hosts };
-        for number in 2..=training.plan.hosts {
-            training.start_agent(&format!("h{number}"))?;
+        let mut training = Training { plan, programs: BTreeMap::new(), observer, hosts };
+        for number in 1..=training.plan.hosts {
+            training.start_program(&format!("h{number}"))?;
         }
         Ok(training)
     }
 
-    /// Starts the agent of a host; an earlier one of the same host is killed.
+    /// Starts the program of a host; an earlier one of the same host is killed.
     ///
     /// # Errors
     /// There is no such host, or the program cannot be started.
-    pub fn start_agent(&mut self, host: &str) -> Result<(), Failure> {
-        self.agents.remove(host);
-        let agent = self.agent(host, "job", host)?;
-        self.agents.insert(host.into(), agent);
+    pub fn start_program(&mut self, host: &str) -> Result<(), Failure> {
+        self.programs.remove(host);
+        let arguments = self.plan.arguments(&self.hosts, host, "job", host)?;
+        let program = Program::start(self.hosts.get(host)?, host, &arguments, &self.hosts.logs())?;
+        self.programs.insert(host.into(), program);
         Ok(())
     }
 
@@ -116,12 +86,32 @@ impl Training {
     /// # Errors
     /// There is no such host, or the program cannot be started.
     pub fn agent(&self, at: &str, job: &str, host_name: &str) -> Result<Program, Failure> {
-        let host = self.hosts.get(at)?;
-        let mut arguments = vec!["agent".to_owned()];
-        arguments.extend(common(job, host_name, &self.plan, host));
-        let manager = format!("{}:{PORT}", self.hosts.get("h1")?.address());
-        arguments.extend(["--manager".into(), manager]);
-        Ok(Program::start(host, &format!("agent-{at}-{job}-{host_name}"), &arguments, &self.hosts.logs())?)
+        let arguments = self.plan.arguments(&self.hosts, at, job, host_name)?;
+        let name = format!("agent-{at}-{job}-{host_name}");
+        Ok(Program::start(self.hosts.get(at)?, &name, &arguments, &self.hosts.logs())?)
+    }
+
+    /// Returns the program of a host.
+    ///
+    /// # Errors
+    /// It was not started.
+    pub fn program(&self, host: &str) -> Result<&Program, Failure> {
+        self.programs.get(host).ok_or_else(|| format!("{host} has no program").into())
+    }
+
+    /// Returns the host of the manager that was elected last, with its epoch; `None` before the first election.
+    #[must_use]
+    pub fn manager(&self) -> Option<(String, u64)> {
+        if !self.plan.has_voters() {
+            return Some(("h1".into(), 0));
+        }
+        let elected = self.programs.iter().filter_map(|(host, program)| {
+            let epochs = program.stdout();
+            let epochs = epochs.lines().filter(|line| line.starts_with("manager "));
+            let epochs = epochs.filter_map(|line| line.rsplit_once(" in epoch ")?.1.trim().parse().ok());
+            Some((host.clone(), epochs.max()?))
+        });
+        elected.max_by_key(|(_, epoch)| *epoch)
     }
 
     /// Returns the steps so far.
@@ -139,32 +129,96 @@ impl Training {
     /// Waits until the steps meet a condition. `what` names it in the error.
     ///
     /// # Errors
-    /// The manager has ended, or the condition is not met within [`PATIENCE`].
+    /// Those of [`wait_until`](Training::wait_until).
     pub async fn until<T>(&mut self, what: &str, condition: impl Fn(&Steps) -> Option<T>) -> Result<T, Failure> {
-        let deadline = Instant::now() + PATIENCE;
+        self.wait_until(what, |training| condition(&training.steps())).await
+    }
+
+    /// Waits until the training meets a condition. `what` names it in the error.
+    ///
+    /// # Errors
+    /// The job has ended, or the condition is not met within [`PATIENCE`].
+    pub async fn wait_until<T>(
+        &mut self,
+        what: &str,
+        condition: impl Fn(&Training) -> Option<T>,
+    ) -> Result<T, Failure> {
+        self.wait_within(PATIENCE, what, condition).await
+    }
+
+    async fn wait_within<T>(
+        &mut self,
+        within: Duration,
+        what: &str,
+        condition: impl Fn(&Training) -> Option<T>,
+    ) -> Result<T, Failure> {
+        let deadline = Instant::now() + within;
         loop {
-            if let Some(value) = condition(&self.steps()) {
+            if let Some(value) = condition(self) {
                 return Ok(value);
             }
-            if let Some(status) = self.manager.wait(Duration::ZERO).await? {
-                return Err(
-                    format!("waiting until {what}: the manager has ended ({status}): {}", self.excerpt()).into()
-                );
+            if let Some(why) = self.is_over().await? {
+                return Err(format!("waiting until {what}: {why}: {}", self.excerpt()).into());
             }
             if Instant::now() >= deadline {
-                return Err(format!("it is not true within {PATIENCE:?} that {what}: {}", self.excerpt()).into());
+                return Err(format!("it is not true within {within:?} that {what}: {}", self.excerpt()).into());
             }
             sleep(POLL).await;
         }
     }
 
+    /// Returns why the job cannot continue, if its managers have ended.
+    async fn is_over(&mut self) -> Result<Option<String>, Failure> {
+        let managers = if self.plan.has_voters() { self.plan.voters.clone() } else { vec!["h1".to_owned()] };
+        let mut last = None;
+        for host in &managers {
+            let Some(program) = self.programs.get_mut(host) else { continue };
+            match program.wait(Duration::ZERO).await? {
+                None => return Ok(None),
+                Some(status) => last = Some(format!("all managers have ended, {host} with {status}")),
+            }
+        }
+        Ok(last)
+    }
+
+    /// Waits until every rank has completed this number of steps, as long as the job makes progress.
+    ///
+    /// # Errors
+    /// The job has ended, or has completed no step for [`PATIENCE`].
+    pub async fn until_step(&mut self, number: usize) -> Result<(), Failure> {
+        let mut last = None;
+        while last.is_none_or(|last| last < number as u64) {
+            let further = |steps: &Steps| steps.last().filter(|step| Some(*step) > last);
+            last = Some(self.until("the job completes another step", further).await?);
+        }
+        Ok(())
+    }
+
+    /// Waits until every rank has completed this number of steps, at most for [`START_PATIENCE`].
+    ///
+    /// # Errors
+    /// The job has ended, or does not train in time.
+    pub async fn begun(&mut self, number: usize) -> Result<(), Failure> {
+        let ranks: Vec<u32> = (0..self.plan.ranks).collect();
+        let condition = |training: &Training| training.steps().all_have(&ranks, 0.0, number).then_some(());
+        self.wait_within(START_PATIENCE, "all ranks train", condition).await
+    }
+
     /// Waits until every rank has completed this number of steps since `since`, in seconds of the monotonic clock.
     ///
     /// # Errors
-    /// Those of [`until`](Training::until).
+    /// Those of [`wait_until`](Training::wait_until).
     pub async fn steps_since(&mut self, since: f64, number: usize) -> Result<(), Failure> {
-        let ranks = self.plan.ranks;
-        let what = format!("each rank has completed {number} more steps");
+        let ranks: Vec<u32> = (0..self.plan.ranks).collect();
+        self.steps_of(&ranks, since, number).await
+    }
+
+    /// Waits until each of these ranks has completed this number of steps since `since`.
+    ///
+    /// # Errors
+    /// Those of [`wait_until`](Training::wait_until).
+    pub async fn steps_of(&mut self, ranks: &[u32], since: f64, number: usize) -> Result<(), Failure> {
+        let what = format!("ranks {ranks:?} have completed {number} more steps each");
         self.until(&what, |steps| steps.all_have(ranks, since, number).then_some(())).await
     }
 
@@ -185,17 +239,24 @@ impl Training {
     /// # Errors
     /// The job does not end, or the manager printed no report.
     pub async fn ended(&mut self) -> Result<Ended, Failure> {
-        let Some(status) = self.manager.wait(PATIENCE).await? else {
-            return Err(format!("the job does not end within {PATIENCE:?}: {}", self.excerpt()).into());
+        let reported = |training: &Training| {
+            let found = training.programs.iter().find_map(|(host, program)| {
+                let line = program.stdout().lines().rev().find(|line| line.starts_with('{'))?.to_owned();
+                Some((host.clone(), line))
+            });
+            found
         };
-        let stdout = self.manager.stdout();
-        let line = stdout.lines().rev().find(|line| line.starts_with('{'));
-        let Some(line) = line else {
-            return Err(format!("the manager ({status}) printed no report: {}", self.excerpt()).into());
+        let (host, line) = self.wait_until("a manager has reported the end of the job", reported).await?;
+        let report = serde_json::from_str(&line)?;
+        let status = match self.programs.get_mut(&host) {
+            Some(manager) => manager.wait(PATIENCE).await?,
+            None => None,
         };
-        let report = serde_json::from_str(line)?;
-        for agent in self.agents.values() {
-            agent.signal(rustix::process::Signal::INT);
+        let Some(status) = status else {
+            return Err(format!("the last manager does not end within {PATIENCE:?}: {}", self.excerpt()).into());
+        };
+        for program in self.programs.values() {
+            program.signal(rustix::process::Signal::INT);
         }
         Ok(Ended { status, report, steps: self.steps(), lives: self.lives() })
     }
@@ -225,7 +286,7 @@ impl Training {
     #[must_use]
     pub fn excerpt(&self) -> String {
         let mut text = String::new();
-        for (name, program) in [("manager", &self.manager)].into_iter().chain(self.agents()) {
+        for (name, program) in &self.programs {
             let (out, err) = (program.stdout(), program.stderr());
             for line in last_lines(&out).chain(last_lines(&err)) {
                 text += &format!("\n  {name}: {line}");
@@ -234,13 +295,15 @@ impl Training {
         text
     }
 
-    fn agents(&self) -> impl Iterator<Item = (&str, &Program)> {
-        self.agents.iter().map(|(host, program)| (host.as_str(), program))
+    /// Returns the directory of the job's files, which all hosts share.
+    #[must_use]
+    pub fn dir(&self) -> PathBuf {
+        dir(&self.hosts)
     }
+}
 
-    fn dir(&self) -> PathBuf {
-        self.hosts.shared().join("job")
-    }
+fn dir(hosts: &Hosts) -> PathBuf {
+    hosts.shared().join("job")
 }
 
 /// Lines of a program's output in an error.
@@ -251,27 +314,4 @@ const EXCERPT_CHARS: usize = 400;
 fn last_lines(text: &str) -> impl Iterator<Item = String> {
     let skipped = text.lines().count().saturating_sub(EXCERPT_LINES);
     text.lines().skip(skipped).map(|line| line.chars().take(EXCERPT_CHARS).collect())
-}
-
-/// Returns the options of both roles for a program on this host.
-fn common(job: &str, host_name: &str, plan: &Plan, host: &Host) -> Vec<String> {
-    let (dir, address) = (host.dir().display().to_string(), host.address().to_string());
-    let (slots, lease) = (plan.slots.to_string(), plan.lease.as_millis().to_string());
-    let options = [
-        ("--job", job),
-        ("--host", host_name),
-        ("--dir", &dir),
-        ("--address", &address),
-        ("--slots", &slots),
-        ("--lease-ms", &lease),
-    ];
-    options.iter().flat_map(|(name, value)| [(*name).to_owned(), (*value).to_owned()]).collect()
-}
-
-/// Returns the command of a rank.
-fn command(plan: &Plan, dir: &std::path::Path) -> Vec<String> {
-    let (python, dir) = (plan.python.display().to_string(), dir.display().to_string());
-    let (steps, pace, timeout) = (STEPS_MAX.to_string(), plan.pace_ms.to_string(), PATIENCE.as_secs().to_string());
-    let words = [&python, "-u", SCRIPT, "--dir", &dir, "--steps", &steps, "--state-mib", "1", "--pace-ms", &pace];
-    words.into_iter().chain(["--timeout-s", &timeout]).map(str::to_owned).collect()
 }

@@ -72,9 +72,9 @@ impl Steps {
 
     /// Returns true if each of the ranks has computed this number of steps since `since`.
     #[must_use]
-    pub fn all_have(&self, ranks: u32, since: f64, number: usize) -> bool {
+    pub fn all_have(&self, ranks: &[u32], since: f64, number: usize) -> bool {
         let of = |rank| self.0.iter().filter(move |process| process.rank == rank);
-        (0..ranks).all(|rank| of(rank).flat_map(Process::computed).filter(|line| line.t > since).count() >= number)
+        ranks.iter().all(|rank| of(*rank).flat_map(Process::computed).filter(|line| line.t > since).count() >= number)
     }
 
     /// Returns the first step that all ranks have computed since `since`, and when the last of them had. Ignores steps
@@ -86,13 +86,14 @@ impl Steps {
         first_common(lines, since, ranks as usize)
     }
 
-    /// Returns the longest time without a completed step of any rank, in seconds, that ended after `since`.
+    /// Returns the longest time without a completed step of any rank, in seconds, that ended after `since` and began before
+    /// `until`.
     #[must_use]
-    pub fn longest_pause(&self, since: f64) -> f64 {
+    pub fn longest_pause(&self, since: f64, until: f64) -> f64 {
         let mut times: Vec<f64> = self.0.iter().flat_map(Process::computed).map(|line| line.t).collect();
         times.sort_by(f64::total_cmp);
-        let pauses = times.windows(2).filter(|pair| pair[1] > since).map(|pair| pair[1] - pair[0]);
-        pauses.fold(0.0, f64::max)
+        let pauses = times.windows(2).filter(|pair| pair[1] > since && pair[0] < until);
+        pauses.map(|pair| pair[1] - pair[0]).fold(0.0, f64::max)
     }
 }
 

@@ -1,26 +1,19 @@
-//! The agent's connections: dials managers in turn, opens or continues its session, and serves it until the connection is
-//! lost.
+//! The agent's connections: opens or continues its session with the manager, and serves it until the connection is lost.
 
 use super::running::Running;
+use super::search::{End, Known, Opened, Search, refusal, unix_nanos};
 use super::{AgentError, RETRY, Shared};
 use crate::clock::Moment;
-use crate::dial::root_cause;
-use crate::security::SecurityError;
-use crate::session::{Link, WindowBounds};
-use crate::wire::proto::manager_client::ManagerClient;
-use crate::wire::proto::{Frame, Hello, LeaseRequest, ToAgent, ToManager, Welcome, frame::Body, to_agent, to_manager};
-use crate::wire::{BODY_BYTES_MAX, MANAGER_METADATA, MESSAGE_BYTES_MORE, VERSION, VERSION_MIN, encode};
-use std::collections::VecDeque;
+use crate::session::{Link, LinkEnd, WindowBounds};
+use crate::wire::proto::{
+    Frame, LeaseGrant, LeaseRequest, ToAgent, ToManager, Welcome, frame::Body, to_agent, to_manager,
+};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
-use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
-use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until, timeout};
-use tokio_stream::wrappers::UnboundedReceiverStream;
-use tonic::{Code, Status, Streaming};
-
-/// Maximum number of addresses of managers that others have named and that are still to be dialled.
-const HINTS_MAX: usize = 16;
+use std::time::Duration;
+use tokio::sync::mpsc::UnboundedSender;
+use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until};
+use tonic::Status;
 
 /// A session with a manager, which outlives its connections.
 struct Session {
@@ -30,177 +23,148 @@ struct Session {
     running: Running,
 }
 
-/// Why a connection has ended.
-enum End {
-    /// It may go better next time; contains the reason.
-    Retry(String),
-    /// The peer is not the manager, and names its address.
-    Elsewhere(String),
-    /// The manager refuses this agent for good; contains the reason.
-    Refused(String),
+/// What follows a connection.
+enum Next {
+    /// It has ended; contains the reason.
+    Ended(End),
+    /// A new one takes its place.
+    Replaced(Opened),
 }
 
 /// Serves managers until one refuses this agent before it was ever admitted.
 pub(super) async fn serve_managers(shared: &Arc<Shared>) -> Result<(), AgentError> {
-    let (mut session, mut hints, mut pause) = (None, VecDeque::new(), RETRY.0);
-    let (mut admitted, mut logged) = (false, String::new());
-    let mut addresses = shared.managers.iter().cycle();
+    let (mut session, mut search, mut replacement) = (None, Search::new(shared), None);
     loop {
-        let address = hints.pop_front().or_else(|| addresses.next().cloned()).unwrap_or_default();
-        let (before, end) = (Instant::now(), connect(shared, &address, &mut session).await);
-        admitted |= session.is_some();
-        let why = match end {
-            End::Elsewhere(manager) => {
-                if hints.len() < HINTS_MAX && manager != address {
-                    hints.push_front(manager);
-                    continue;
-                }
-                format!("{address} is not the manager and knows no other")
-            }
-            End::Refused(why) if !admitted => return Err(AgentError::Refused(why)),
-            End::Refused(why) | End::Retry(why) => why,
+        let opened = match replacement.take() {
+            Some(opened) => opened,
+            None => search.welcomed(&known(session.as_ref())).await?,
         };
-        if why != logged {
-            tracing::warn!(host = %shared.host, %address, %why, "the agent has no manager: it dials again");
-            logged = why;
-        }
-        pause = if before.elapsed() > RETRY.1 { RETRY.0 } else { (pause * 2).min(RETRY.1) };
-        // Several addresses are dialled one after the other without a pause.
-        if hints.is_empty() {
-            tokio::time::sleep(pause / u32::try_from(shared.managers.len()).unwrap_or(1)).await;
+        let (before, address) = (Instant::now(), opened.address.clone());
+        match serve(shared, opened, &mut session, &mut search).await? {
+            Next::Replaced(opened) => replacement = Some(opened),
+            Next::Ended(End::Elsewhere(manager)) => search.first(&manager),
+            Next::Ended(End::Refused(why) | End::Retry(why)) => {
+                search.pause(&address, why, before.elapsed() > RETRY.1).await;
+            }
         }
     }
 }
 
-/// Opens a connection and serves it to its end.
-async fn connect(shared: &Arc<Shared>, address: &str, session: &mut Option<Session>) -> End {
-    let settings = &shared.settings;
-    let channel = match shared.access.dial(address, settings.connect_within).await {
-        Ok(channel) => channel,
-        Err(why) => return End::Retry(why),
-    };
-    let (sender, receiver) = unbounded_channel();
-    let hello = match hello(shared, session.as_ref()) {
-        Ok(hello) => ToManager { message: Some(to_manager::Message::Hello(hello)) },
-        Err(why) => return End::Refused(why),
-    };
-    let _ = sender.send(hello);
-    let request = match shared.access.request(UnboundedReceiverStream::new(receiver)) {
-        Ok(request) => request,
-        Err(status) => return refusal(address, &status),
-    };
-    let limit = BODY_BYTES_MAX + MESSAGE_BYTES_MORE;
-    let mut client = ManagerClient::new(channel).max_decoding_message_size(limit).max_encoding_message_size(limit);
-    let opened = timeout(settings.hello_within, async {
-        let mut incoming = client.session(request).await?.into_inner();
-        let first = incoming.message().await?;
-        Ok::<_, Status>((incoming, first))
-    });
-    let (incoming, first) = match opened.await {
-        Ok(Ok(opened)) => opened,
-        Ok(Err(status)) => return refusal(address, &status),
-        Err(_) => return End::Retry(format!("{address} opens no session within {:?}", settings.hello_within)),
-    };
-    match first.and_then(|first| first.message) {
-        Some(to_agent::Message::Welcome(welcome)) => serve(shared, &welcome, sender, incoming, session).await,
-        _ => End::Retry(format!("{address} does not answer as a manager of taskd")),
-    }
+fn known(session: Option<&Session>) -> Known {
+    Known(session.map(|session| (session.id, Arc::clone(&session.link))))
 }
 
-fn hello(shared: &Shared, session: Option<&Session>) -> Result<Hello, String> {
-    let launcher = encode(&shared.launcher.info()).map_err(|error| format!("the launcher's description: {error}"))?;
-    Ok(Hello {
-        version_min: VERSION_MIN,
-        version_max: VERSION,
-        job: shared.job.clone(),
-        host: shared.host.0.to_string(),
-        instance: shared.instance.to_string(),
-        epoch: shared.epoch.load(Ordering::SeqCst),
-        session: session.map_or(0, |session| session.id),
-        received: session.map_or(0, |session| session.link.taken()),
-        launcher,
-        sources: Vec::new(),
-        labels: shared.labels.clone().into_iter().collect(),
-        unix_nanos: unix_nanos(),
-        peer_address: shared.peer_address.clone(),
-    })
-}
-
-/// Returns what the agent does after a manager has refused it.
-fn refusal(address: &str, status: &Status) -> End {
-    let text = || match status.message() {
-        _ if let Some(cause) = SecurityError::cause_of(status) => cause.to_string(),
-        "" => format!("{address} refuses this agent: {}", root_cause(status)),
-        text => format!("{address} refuses this agent: {text}"),
-    };
-    match status.code() {
-        Code::InvalidArgument | Code::Unauthenticated | Code::PermissionDenied | Code::Unimplemented => {
-            End::Refused(text())
-        }
-        _ => match status.metadata().get(MANAGER_METADATA).and_then(|address| address.to_str().ok()) {
-            Some(manager) if !manager.is_empty() => End::Elsewhere(manager.to_owned()),
-            _ => End::Retry(text()),
-        },
-    }
-}
-
-/// Serves a session over one connection, until that is lost.
+/// Serves a session over one connection, until that is lost or replaced.
+///
+/// A silent connection is kept until a new one is welcomed: a loaded machine is slow, not lost. Meanwhile it only extends
+/// the lease: the new connection repeats all frames that were not taken before it was opened.
 async fn serve(
     shared: &Arc<Shared>,
-    welcome: &Welcome,
-    sender: UnboundedSender<ToManager>,
-    mut incoming: Streaming<ToAgent>,
+    opened: Opened,
     session: &mut Option<Session>,
-) -> End {
-    let known = shared.epoch.fetch_max(welcome.epoch, Ordering::SeqCst);
-    if welcome.epoch < known {
-        return End::Retry(format!("the manager's epoch {} is over: this host has seen epoch {known}", welcome.epoch));
+    search: &mut Search,
+) -> Result<Next, AgentError> {
+    let Opened { address, welcome, sender, mut incoming } = opened;
+    let retry = |why| Ok(Next::Ended(End::Retry(why)));
+    let seen = shared.epoch.fetch_max(welcome.epoch, Ordering::SeqCst);
+    if welcome.epoch < seen {
+        return retry(format!("the manager's epoch {} is over: this host has seen epoch {seen}", welcome.epoch));
     }
-    let (session, number) = match begin(welcome, sender.clone(), session) {
+    let (session, number) = match begin(&welcome, sender.clone(), session) {
         Ok(begun) => begun,
-        Err(why) => return End::Retry(why),
+        Err(why) => return retry(why),
     };
-    let lease = Duration::from_millis(welcome.lease_ms);
+    let known = known(Some(&*session));
+    let mut served = Served { shared, session, sender, lease: Duration::from_millis(welcome.lease_ms) };
+    let silent_after = shared.settings.reconnect_after(served.lease);
     let mut requests = interval(Duration::from_millis(welcome.lease_interval_ms.max(1)));
     requests.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    let mut heard = Instant::now();
-    let end = loop {
+    let (mut heard, mut is_replaced) = (Instant::now(), false);
+    let replacement = async {
+        search.first(&address);
+        search.welcomed(&known).await
+    };
+    tokio::pin!(replacement);
+    let next = loop {
         let message = tokio::select! {
             biased;
             message = incoming.message() => message,
             _ = requests.tick() => {
-                let sent = u64::try_from(shared.begun.elapsed().as_nanos()).unwrap_or(u64::MAX);
-                let request = LeaseRequest { sent, received: session.link.taken(), unix_nanos: unix_nanos() };
-                let _ = sender.send(ToManager { message: Some(to_manager::Message::Lease(request)) });
+                served.request_lease();
                 continue;
             }
-            () = sleep_until(heard + shared.settings.silent_after) => {
-                break End::Retry(format!("the manager has been silent for {:?}", shared.settings.silent_after));
+            opened = &mut replacement, if is_replaced => break Next::Replaced(opened?),
+            () = sleep_until(heard + silent_after), if !is_replaced => {
+                tracing::warn!(
+                    host = %shared.host, manager = %address,
+                    "the manager has been silent for {silent_after:?}: this agent opens a new connection, and keeps the \
+                     old one until then"
+                );
+                is_replaced = true;
+                continue;
             }
         };
         heard = Instant::now();
-        let handled = match message {
-            Err(status) => break refusal("the manager", &status),
-            Ok(None) => break End::Retry("the manager has closed the connection".into()),
-            Ok(Some(ToAgent { message: Some(to_agent::Message::Lease(grant)) })) => {
-                // A grant may have waited for the end of a suspension of this machine.
-                let age = shared.begun.elapsed().checked_sub(Duration::from_nanos(grant.sent));
-                if let Some(sent) = age.and_then(|age| Moment::now().minus(age))
-                    && grant.epoch == session.epoch
-                {
-                    shared.change_lease(|known| known.grant(&grant, sent, lease));
-                }
-                session.link.confirm(grant.received)
-            }
-            Ok(Some(ToAgent { message: Some(to_agent::Message::Frame(frame)) })) => handle(shared, session, frame),
-            Ok(Some(ToAgent { message: Some(to_agent::Message::Welcome(_)) | None })) => Ok(()), // of a later version
-        };
-        if let Err(end) = handled {
-            break End::Retry(end.to_string());
+        if let Err(end) = served.handle(message, is_replaced) {
+            break Next::Ended(end);
         }
     };
-    session.link.detach(number);
-    end
+    served.session.link.detach(number);
+    Ok(next)
+}
+
+/// A session over the connection in use.
+struct Served<'a> {
+    shared: &'a Arc<Shared>,
+    session: &'a mut Session,
+    sender: UnboundedSender<ToManager>,
+    lease: Duration,
+}
+
+impl Served<'_> {
+    fn request_lease(&self) {
+        // Of the clock that also counts while the machine is suspended: a grant may wait for its end.
+        let sent = u64::try_from(self.shared.begun.elapsed().as_nanos()).unwrap_or(u64::MAX);
+        let request = LeaseRequest { sent, received: self.session.link.taken(), unix_nanos: unix_nanos() };
+        let _ = self.sender.send(ToManager { message: Some(to_manager::Message::Lease(request)) });
+    }
+
+    /// Handles what the connection has delivered. Returns the end of the connection.
+    fn handle(&mut self, message: Result<Option<ToAgent>, Status>, is_replaced: bool) -> Result<(), End> {
+        let message = match message {
+            Err(status) => return Err(refusal("the manager", &status)),
+            Ok(None) => return Err(End::Retry("the manager has closed the connection".into())),
+            Ok(Some(ToAgent { message })) => message,
+        };
+        let handled = match message {
+            Some(to_agent::Message::Lease(grant)) => {
+                self.extend_lease(&grant);
+                if is_replaced { Ok(()) } else { self.session.link.confirm(grant.received) }
+            }
+            Some(to_agent::Message::Frame(frame)) if !is_replaced => self.take(frame),
+            // A welcome is of a later version.
+            Some(to_agent::Message::Frame(_) | to_agent::Message::Welcome(_)) | None => Ok(()),
+        };
+        handled.map_err(|end| End::Retry(end.to_string()))
+    }
+
+    fn extend_lease(&self, grant: &LeaseGrant) {
+        let age = self.shared.begun.elapsed().checked_sub(Duration::from_nanos(grant.sent));
+        if let Some(sent) = age.and_then(|age| Moment::now().minus(age))
+            && grant.epoch == self.session.epoch
+        {
+            self.shared.change_lease(|known| known.grant(grant, sent, self.lease));
+        }
+    }
+
+    fn take(&mut self, frame: Frame) -> Result<(), LinkEnd> {
+        match self.session.link.take(frame)? {
+            Some(Body::Call(call)) => self.session.running.begin(self.shared, call),
+            Some(Body::Cancel(cancel)) => self.session.running.cancel(cancel.call),
+            Some(Body::Answer(_) | Body::Confirm(_)) | None => {}
+        }
+        Ok(())
+    }
 }
 
 /// Continues the session that the manager names, or begins it. Returns it with the number of its new connection.
@@ -218,20 +182,4 @@ fn begin<'a>(
     });
     let number = session.link.attach(sender, welcome.received).map_err(|end| end.to_string())?;
     Ok((session, number))
-}
-
-fn handle(shared: &Arc<Shared>, session: &mut Session, frame: Frame) -> Result<(), crate::session::LinkEnd> {
-    match session.link.take(frame)? {
-        Some(Body::Call(call)) => session.running.begin(shared, call),
-        Some(Body::Cancel(cancel)) => session.running.cancel(cancel.call),
-        Some(Body::Answer(_) | Body::Confirm(_)) | None => {}
-    }
-    Ok(())
-}
-
-/// Returns the calendar time, in nanoseconds since 1970. The manager shows the offset of the agent's clock; no rule depends on it.
-#[allow(clippy::disallowed_methods, reason = "the edge of the program")]
-fn unix_nanos() -> u64 {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    u64::try_from(since.as_nanos()).unwrap_or(u64::MAX)
 }

@@ -5,6 +5,7 @@
 mod connection;
 mod lease;
 mod running;
+mod search;
 mod serve;
 mod start;
 
@@ -17,7 +18,7 @@ use lease::Lease;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 use taskd_runtime::job::{Name, NodeId};
 use taskd_runtime::launch::{Fence, Launcher};
@@ -146,6 +147,7 @@ impl AgentBuilder {
             lease: watch::Sender::new(Lease::default()),
             fence: fence.filter(|_| on_lease_end == OnLeaseEnd::Stop),
             fenced: watch::Sender::new(0),
+            connections: AtomicU64::new(0),
             ended: watch::Sender::new(None),
         };
         Ok(Agent { shared: Arc::new(shared), on_lease_end })
@@ -187,6 +189,8 @@ struct Shared {
     fence: Option<Arc<dyn Fence>>,
     /// Number of times that the lease ended and processes were stopped.
     fenced: watch::Sender<u64>,
+    /// Number of connections over which a manager has welcomed this agent.
+    connections: AtomicU64,
     /// Result of the job, once a manager has reported its end.
     ended: watch::Sender<Option<String>>,
 }
@@ -270,12 +274,20 @@ impl Agent {
     pub fn fenced(&self) -> u64 {
         *self.shared.fenced.borrow()
     }
+
+    /// Returns the number of connections over which managers have welcomed this agent. It rises by one with each manager, with
+    /// each connection that was lost, and each that was silent for
+    /// [`reconnect_after`](ClusterSettings::reconnect_after).
+    #[must_use]
+    pub fn connections(&self) -> u64 {
+        self.shared.connections.load(Ordering::Relaxed)
+    }
 }
 
 /// Returns an identifier of this agent: its process id, and its time since the machine's start.
 fn instance() -> Name {
     static NUMBER: AtomicU64 = AtomicU64::new(0);
-    let number = NUMBER.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+    let number = NUMBER.fetch_add(1, Ordering::Relaxed);
     let since_start = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
     Name::from(format!("{}-{}.{:09}-{number}", std::process::id(), since_start.tv_sec, since_start.tv_nsec))
 }

@@ -126,8 +126,19 @@ pub(crate) struct Proxy {
     pub(crate) address: SocketAddr,
     /// Number of connections that were cut.
     pub(crate) cuts: Arc<AtomicU64>,
-    open: Arc<watch::Sender<bool>>,
+    passes: Arc<watch::Sender<Passes>>,
     _tasks: JoinSet<()>,
+}
+
+/// What a proxy lets pass.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Passes {
+    All,
+    /// Connections that are open stay open.
+    NoNewConnection,
+    /// As before, and what open connections carry waits.
+    NoData,
+    Nothing,
 }
 
 impl Proxy {
@@ -135,21 +146,21 @@ impl Proxy {
     pub(crate) async fn new(to: SocketAddr, cut_after: impl Fn(u64) -> Option<u64> + Send + 'static) -> Proxy {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
         let address = listener.local_addr().expect("bound");
-        let (cuts, open) = (Arc::new(AtomicU64::new(0)), Arc::new(watch::Sender::new(true)));
+        let (cuts, passes) = (Arc::new(AtomicU64::new(0)), Arc::new(watch::Sender::new(Passes::All)));
         let mut tasks = JoinSet::new();
-        let (counted, is_open) = (Arc::clone(&cuts), Arc::clone(&open));
+        let (counted, passing) = (Arc::clone(&cuts), Arc::clone(&passes));
         tasks.spawn(async move {
             let mut connections = JoinSet::new();
             for number in 0.. {
                 let Ok((from, _)) = listener.accept().await else { return };
-                let (cuts, mut open, left) = (Arc::clone(&counted), is_open.subscribe(), cut_after(number));
+                let (cuts, mut passes, left) = (Arc::clone(&counted), passing.subscribe(), cut_after(number));
                 connections.spawn(async move {
-                    if *open.borrow()
+                    if *passes.borrow() == Passes::All
                         && let Ok(to) = TcpStream::connect(to).await
                     {
                         tokio::select! {
-                            () = forward(from, to, left) => {}
-                            _ = open.wait_for(|open| !open) => {}
+                            () = forward(from, to, left, passes.clone()) => {}
+                            _ = passes.wait_for(|passes| *passes == Passes::Nothing) => {}
                         }
                     }
                     cuts.fetch_add(1, Ordering::Relaxed);
@@ -157,16 +168,20 @@ impl Proxy {
                 while connections.try_join_next().is_some() {}
             }
         });
-        Proxy { address, cuts, open, _tasks: tasks }
+        Proxy { address, cuts, passes, _tasks: tasks }
     }
 
     /// Cuts all connections and refuses new ones, or accepts them again.
     pub(crate) fn set_open(&self, open: bool) {
-        self.open.send_replace(open);
+        self.set(if open { Passes::All } else { Passes::Nothing });
+    }
+
+    pub(crate) fn set(&self, passes: Passes) {
+        self.passes.send_replace(passes);
     }
 }
 
-async fn forward(mut a: TcpStream, mut b: TcpStream, mut left: Option<u64>) {
+async fn forward(mut a: TcpStream, mut b: TcpStream, mut left: Option<u64>, mut passes: watch::Receiver<Passes>) {
     let (mut from_a, mut from_b) = ([0_u8; 1024], [0_u8; 1024]);
     loop {
         let (read, data, to) = tokio::select! {
@@ -174,6 +189,7 @@ async fn forward(mut a: TcpStream, mut b: TcpStream, mut left: Option<u64>) {
             read = b.read(&mut from_b) => (read, &from_b, &mut a),
         };
         let Ok(bytes @ 1..) = read else { return };
+        let _ = passes.wait_for(|passes| *passes != Passes::NoData).await;
         let passed = left.map_or(bytes, |left| bytes.min(usize::try_from(left).unwrap_or(bytes)));
         if to.write_all(&data[..passed]).await.is_err() || passed < bytes {
             return;

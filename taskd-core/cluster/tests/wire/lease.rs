@@ -1,6 +1,6 @@
 //! The end of a host's lease: its processes are stopped then and not before, and its fence has the same deadline.
 
-use crate::cluster::{Cluster, PATIENCE, Proxy, agent_with};
+use crate::cluster::{Cluster, PATIENCE, Passes, Proxy, agent, agent_with};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -104,4 +104,38 @@ async fn a_handed_over_host_keeps_its_processes_for_the_time_set() {
         sleep(Duration::from_millis(5)).await;
     };
     assert!(left <= keep && left + LATE > keep, "{left:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_silent_connection_is_kept_until_a_new_one_is_welcomed() {
+    let lease = LEASE * 2;
+    let settings = settings().with_lease(lease);
+    let cluster = Cluster::new(settings).await;
+    let fake = FakeLauncher::new();
+    let proxy = Proxy::new(cluster.address, |_| None).await;
+    let host = agent(&cluster, "host", fake.attach(), Some(&proxy));
+    let manager = cluster.manager(1).await;
+    let proc = start_one(&manager.launcher()).await;
+    assert_eq!(host.agent.connections(), 1);
+
+    // Longer than the agent waits for a message, and shorter than its lease.
+    proxy.set(Passes::NoData);
+    let silent = settings.reconnect_after(lease);
+    sleep(silent + (lease - silent) / 4).await;
+    proxy.set(Passes::NoNewConnection);
+    sleep(lease * 3 / 2).await;
+    assert_eq!((host.agent.connections(), host.agent.fenced()), (1, 0), "the old connection extends the lease");
+    assert!(fake.runs(&proc));
+
+    proxy.set(Passes::All);
+    let until = Instant::now() + PATIENCE;
+    while host.agent.connections() < 2 {
+        assert!(Instant::now() < until, "the new connection is welcomed in the end");
+        sleep(Duration::from_millis(5)).await;
+    }
+    manager.launcher().stop(std::slice::from_ref(&proc), Duration::ZERO).await.expect("the session continues");
+    while fake.runs(&proc) {
+        assert!(Instant::now() < until, "the order reaches the host");
+        sleep(Duration::from_millis(5)).await;
+    }
 }

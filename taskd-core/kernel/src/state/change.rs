@@ -277,19 +277,30 @@ pub struct NodeStatus {
     /// Reason for the state in one sentence, if the launcher knows it: how a host was lost.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub why: Option<String>,
+    /// Number of processes on the host that can take a rank at once, because they have imported the framework already;
+    /// `None` if the launcher does not count them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub standbys: Option<u32>,
 }
 
 impl NodeStatus {
     /// Creates the status of a host that can hold `slots` ranks.
     #[must_use]
     pub const fn new(node: NodeId, state: NodeState, slots: u32) -> NodeStatus {
-        NodeStatus { node, state, slots, why: None }
+        NodeStatus { node, state, slots, why: None, standbys: None }
     }
 
     /// Sets the usability of the host. A reason of the state before is dropped.
     #[must_use]
     pub fn with_state(mut self, state: NodeState) -> NodeStatus {
         (self.state, self.why) = (state, None);
+        self
+    }
+
+    /// Sets the number of processes on the host that can take a rank at once.
+    #[must_use]
+    pub const fn with_standbys(mut self, ready: u32) -> NodeStatus {
+        self.standbys = Some(ready);
         self
     }
 

@@ -196,11 +196,13 @@ impl<'a> SeatPlan<'a> {
         self.load.get(node).copied().unwrap_or(0)
     }
 
-    /// Returns the ready host with the fewest ranks that has room for `ranks` more; among equals the one with the lowest
-    /// score in the history of hosts.
+    /// Returns the ready host with the fewest ranks that has room for `ranks` more; among equals one with standbys for them,
+    /// then the one with the lowest score in the history of hosts.
     fn emptiest(&self, ranks: usize) -> Option<NodeId> {
         let has_room = |n: &&NodeId| self.slots(n) >= self.load(n) + ranks;
-        let order = |n: &&NodeId| (self.load(n), self.view.host_score(n), (*n).clone());
+        let standbys = |n: &NodeId| self.view.nodes.get(n).and_then(|status| status.standbys);
+        let lacks = |n: &NodeId| standbys(n).is_some_and(|ready| (ready as usize) < ranks);
+        let order = |n: &&NodeId| (self.load(n), lacks(n), self.view.host_score(n), (*n).clone());
         self.view.ready_nodes().filter(has_room).min_by_key(order).cloned()
     }
 

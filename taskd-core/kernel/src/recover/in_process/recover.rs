@@ -3,15 +3,19 @@
 use super::replacements::{self, Replacements, lost};
 use super::replicas::can_give;
 use super::{Limits, cannot_replace, may_still_run, missing_services, survivors};
-use crate::job::{Counted, Name, NodeId, Rank, Role};
+use crate::job::{Counted, Name, NodeId, Rank, Role, World};
 use crate::recover::{
     Advance, Cost, Incident, JobProfile, PlanExecution, Proposal, RecoveryStrategy, RefusalError, possible,
 };
 use crate::state::View;
 use crate::state::placement::{self, Seats};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
+
+/// Expected time that a process without a standby needs longer: it imports the framework and builds the model. Three to
+/// ten seconds with PyTorch. It is less than the cost of a [`Shrink`](super::Shrink), which changes the training result.
+pub(super) const COLD_START: Duration = Duration::from_secs(5);
 
 const NO_OTHER_HOST: &str = "there is no other host";
 
@@ -24,7 +28,9 @@ const NO_OTHER_HOST: &str = "there is no other host";
 ///   [parked](crate::job::Ready::Parked)), `join`, `sync-state` (new ranks, ranks whose optimizer step was aborted,
 ///   and ranks that are behind copy from a replica with the newest committed step), `resume`.
 /// - [`in_place`](Recover::in_place) starts lost ranks on their hosts, [`elsewhere`](Recover::elsewhere) on others.
-/// - The rendezvous service is started as well, if it is missing.
+/// - The cost depends on the hosts' [standbys](crate::state::NodeStatus::standbys): a host that has one ready for each rank
+///   is preferred, the former one first. Among hosts without, the former one is preferred.
+/// - The rendezvous service is started as well, if it is missing, on the host of the first rank.
 /// - The strategy refuses if no rank is lost, if the program itself is broken, if a survivor has no control link or
 ///   would stay on a broken host, if another service is missing, if a lost rank finds no place, if no replica of a lost
 ///   rank is left, and if the state of a lost rank is [sharded](crate::state::ControlLink::sharded) (no other rank has
@@ -70,9 +76,25 @@ impl Recover {
         Ok(settled)
     }
 
-    pub(super) fn cost(&self) -> Cost {
-        Cost::downtime(Duration::from_millis(if self.in_place { 200 } else { 500 }))
+    /// Returns the cost, with or without the time that new processes need until they can train.
+    pub(super) fn cost(&self, is_ready: bool) -> Cost {
+        let downtime = Duration::from_millis(if self.in_place { 200 } else { 500 });
+        Cost::downtime(if is_ready { downtime } else { downtime + COLD_START })
     }
+}
+
+/// Returns the hosts on which more of these ranks start than standbys are ready, as text for the reason; `None` if all of
+/// them can take their ranks at once. A host whose standbys are not counted is taken to have enough.
+fn without_standbys(view: &View, world: &World, coming: &BTreeSet<Rank>) -> Option<String> {
+    let mut wanted: BTreeMap<&NodeId, u32> = BTreeMap::new();
+    let members = coming.iter().filter_map(|rank| world.members().get(rank));
+    members.filter_map(|member| member.node.as_ref()).for_each(|host| *wanted.entry(host).or_default() += 1);
+    let lacks = |(host, ranks): (&NodeId, u32)| {
+        let ready = view.nodes.get(host)?.standbys.filter(|ready| *ready < ranks)?;
+        Some(format!("{host} has {ready} standbys ready for {ranks} ranks"))
+    };
+    let hosts: Vec<String> = wanted.into_iter().filter_map(lacks).collect();
+    (!hosts.is_empty()).then(|| hosts.join(", "))
 }
 
 impl RecoveryStrategy for Recover {
@@ -107,9 +129,12 @@ impl RecoveryStrategy for Recover {
         let services = missing_services(view, &world)?; // on a host of the new world: the last one may be lost
         let places = if self.in_place { "in place" } else { "on another host" };
         let (number, of) = (lost.len(), world.size());
-        let reason = format!("{number} of {of} ranks restart {places}, the others keep their state{avoided}");
+        let lacking = without_standbys(view, &world, &lost);
+        let cost = self.cost(lacking.is_none());
+        let lacking = lacking.map(|hosts| format!("; {hosts}")).unwrap_or_default();
+        let reason = format!("{number} of {of} ranks restart {places}, the others keep their state{avoided}{lacking}");
         let replacements = Replacements { world, kept, stop: may_still_run(view, &lost), coming: lost, services };
-        Ok(replacements.proposal(view, &self.limits, self.cost(), Counted::Yes, reason))
+        Ok(replacements.proposal(view, &self.limits, cost, Counted::Yes, reason))
     }
 
     fn advance(&self, run: &PlanExecution, view: &View) -> Advance {

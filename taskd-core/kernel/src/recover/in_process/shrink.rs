@@ -18,8 +18,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 /// Expected cost. It takes no longer than other in-process recoveries, but a smaller world trains less, so strategies
-/// that keep its size come first.
-const DOWNTIME: Duration = Duration::from_secs(1);
+/// that keep its size come first, also if they wait for new processes.
+const DOWNTIME: Duration = Duration::from_secs(10);
 
 /// Recovery strategy `shrink`: removes the lost ranks from the world, and the surviving ranks train on. It starts
 /// no rank and waits for none.

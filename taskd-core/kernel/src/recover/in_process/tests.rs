@@ -302,7 +302,7 @@ fn survivors_continue_in_a_smaller_world_without_a_start() {
     let Directive::Join { rank, size, members, .. } = join[1].1 else { panic!("{join:?}") };
     assert_eq!((*rank, *size), (Rank(2), 3));
     assert_eq!(members.iter().map(|peer| peer.rank.0).collect::<Vec<_>>(), [0, 2, 3]);
-    let same_size = Recover::elsewhere().cost();
+    let same_size = Recover::elsewhere().cost(false);
     assert!(same_size < proposal.cost, "who can keep the size keeps it");
 }
 

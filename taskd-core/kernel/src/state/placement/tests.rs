@@ -197,3 +197,14 @@ proptest::proptest! {
         }
     }
 }
+
+#[test]
+fn a_host_with_standbys_is_preferred_among_equally_loaded_ones() {
+    let mut scene = Scene::on(4, &[("a", 4), ("b", 4), ("c", 4), ("d", 4)]);
+    for (host, ready) in [("b", 0), ("c", 1), ("d", 2)] {
+        let status = scene.view.nodes.get_mut(&node(host)).expect("it is listed");
+        *status = status.clone().with_standbys(ready);
+    }
+    scene.set_node("a", NodeState::Left);
+    assert_eq!(seated(&settled(&scene).expect("there is room")), ["d", "d", "b", "b"], "two ranks move together");
+}

@@ -16,7 +16,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 /// Version of everything in this file. Guard and owner must have the same.
-pub(crate) const PROTOCOL: u32 = 6;
+pub(crate) const PROTOCOL: u32 = 7;
 /// Maximum length of a frame between guard and owner, in bytes.
 pub(crate) const FRAME_BYTES_MAX: usize = 16 << 20;
 /// Maximum length of a frame from a peer that was not accepted as owner, in bytes.
@@ -217,6 +217,8 @@ pub(crate) enum FromGuard {
     Answer { id: u64, answer: Result<Answer, LaunchError> },
     /// Another supervisor has become the owner, with this process id.
     TakenOver { by_pid: u32 },
+    /// Number of standbys that can be assigned a rank now.
+    Standbys(u32),
     /// The listener for control links was replaced, since its socket file was removed.
     DoorIsNew,
     /// Statement, in one sentence, about a safeguard that the job runs without.

@@ -490,6 +490,7 @@ impl Task {
                 let status = self.guard.as_mut().and_then(|guard| guard.announced_end(end));
                 status.into_iter().for_each(|status| self.history.guard(status));
             }
+            FromGuard::Standbys(ready) => self.history.has_standbys(ready),
             FromGuard::DoorIsNew => self.door_is_new = true,
             FromGuard::Welcome { .. } | FromGuard::Refused(_) => (),
         }

@@ -48,6 +48,13 @@ impl History {
         self.node.clone()
     }
 
+    /// Records the number of standbys that can take a rank now.
+    pub(super) fn has_standbys(&self, ready: u32) {
+        if let Some(status) = self.log.node(&self.node) {
+            self.log.push(Change::Node(status.with_standbys(ready)));
+        }
+    }
+
     /// Records a state of the guard.
     pub(super) fn guard(&self, status: GuardStatus) {
         match &status.state {

@@ -305,6 +305,7 @@ impl Engine {
         self.kill_overdue(now);
         self.sweep(now);
         self.tend_standbys(now);
+        self.report_standbys();
         self.retry_waiting_starts(now);
         self.end_if_nothing_is_left(now);
     }

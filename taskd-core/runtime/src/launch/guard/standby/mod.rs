@@ -116,6 +116,8 @@ pub(super) struct Standbys {
     all: BTreeMap<Key, Standby>,
     next_key: Key,
     next_line: u64,
+    /// The connection of the owner to which the number of ready standbys was reported last, and the number.
+    pub(super) reported: Option<(Key, u32)>,
 }
 
 impl Line {

@@ -13,7 +13,7 @@ use crate::launch::guard::proc_cgroups::ProcCgroup;
 use crate::launch::guard::procs::Key;
 use crate::launch::guard::spawn;
 use crate::launch::guard::standby::{Like, Line, Part};
-use crate::launch::guard::wire::WireBatch;
+use crate::launch::guard::wire::{FromGuard, WireBatch};
 use rustix::process::{Pid, Signal};
 use std::time::{Duration, Instant};
 
@@ -62,6 +62,16 @@ impl Engine {
             self.note(&format!("{} standbys for {} are ended: {why}", keys.len(), line.like.command()));
         }
         keys.into_iter().for_each(|key| self.discard(key));
+    }
+
+    /// Reports to the owner how many standbys are ready, if the number has changed or the owner is a new one.
+    pub(super) fn report_standbys(&mut self) {
+        let ready = u32::try_from(self.standbys.ready() + self.standbys.parked()).unwrap_or(u32::MAX);
+        let Some((key, conn)) = self.owner.and_then(|key| Some((key, self.conns.get_mut(&key)?))) else { return };
+        if self.standbys.reported.replace((key, ready)) != Some((key, ready)) {
+            super::say(conn, &FromGuard::Standbys(ready));
+            self.flush(key);
+        }
     }
 
     /// Ends all standbys.

@@ -9,6 +9,9 @@ next step (FAULTS below). When the fault occurs, its time is written to DIR/stru
 
 State beyond TRAINED_MIB is ballast that no gradient changes, as of a frozen model that is adapted: steps take the same
 time with it, so any additional time of a recovery is due to its size.
+
+With --sharded each rank has a part of parameters and optimizer (FSDP) that no other rank has: a lost rank's part comes
+from a checkpoint, so --resumes belongs to it.
 """
 
 import argparse
@@ -45,6 +48,7 @@ parser.add_argument(
     action="store_true",
     help="from the newest emergency checkpoint, with the bits of a run that never ended",
 )
+parser.add_argument("--sharded", action="store_true", help="each rank has a part of the state (FSDP)")
 parser.add_argument("--timeout-s", type=float, default=1800.0, help="after which a collective operation has failed")
 parser.add_argument("--children", type=int, help="leaves children of every kind, under this number")
 options = parser.parse_args()
@@ -61,8 +65,16 @@ model = torch.nn.Sequential(
     torch.nn.Dropout(0.1),
     torch.nn.Linear(width, width),
 )
-# Without `find_unused_parameters`, DDP makes its buckets again after its first step, and then sums in another order.
-model = DistributedDataParallel(model, bucket_cap_mb=trained_mib / 3 / BUCKETS, find_unused_parameters=options.resumes)
+if options.sharded:
+    from torch.distributed.fsdp import fully_shard
+
+    for layer in model:
+        fully_shard(layer)
+    fully_shard(model)
+else:
+    # Without `find_unused_parameters`, DDP makes its buckets again after its first step, and sums in another order.
+    bucket = trained_mib / 3 / BUCKETS
+    model = DistributedDataParallel(model, bucket_cap_mb=bucket, find_unused_parameters=options.resumes)
 optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
 part = int((options.state_mib - trained_mib) * 2**20 / 4 / BALLAST_PARTS)
 ballast = torch.nn.ParameterList(
@@ -89,14 +101,24 @@ def state():
     """Returns the SHA-256 over model, optimizer and random numbers."""
     found = hashlib.sha256(torch.get_rng_state().numpy())
     for name, value in sorted(model.state_dict().items()):
-        found.update(name.encode() + value.numpy().tobytes())
+        found.update(name.encode() + own(value))
     for group in optimizer.param_groups:
         for parameter in group["params"]:
             for name, value in sorted(optimizer.state[parameter].items()):
-                found.update(name.encode() + value.numpy().tobytes())
+                found.update(name.encode() + own(value))
     for one in ballast:
         found.update(one.numpy())
     return found.hexdigest()
+
+
+def local(tensor):
+    """Returns this rank's part of a tensor."""
+    return getattr(tensor, "to_local", lambda: tensor)()
+
+
+def own(tensor):
+    """Returns the bytes of this rank's part of a tensor."""
+    return local(tensor).detach().numpy().tobytes()
 
 
 def completed(number):
@@ -170,11 +192,12 @@ def cut(grad):
 
 def check():
     """Raises FloatingPointError if a gradient is not finite, on all ranks: the mean brings one's NaN to all."""
-    if not all(bool(parameter.grad.isfinite().all()) for parameter in model.parameters()):
+    if not all(bool(local(parameter.grad).isfinite().all()) for parameter in model.parameters()):
         raise FloatingPointError("a gradient of step %d is not a number" % step.number)
 
 
-next(model.parameters()).register_hook(cut)
+if not options.sharded:  # FSDP computes gradients of other tensors
+    next(model.parameters()).register_hook(cut)
 training = {"model": model, "optimizer": optimizer}
 if part:
     training["ballast"] = ballast
@@ -208,7 +231,7 @@ for step in taskd.steps(training, start=start, until=options.steps, retry_on=[Fl
         trained, ended = None if step.warming else step.number, time.monotonic()
 completed(step.committed)
 
-weights = hashlib.sha256(b"".join(one.detach().numpy().tobytes() for one in model.parameters())).hexdigest()
+weights = hashlib.sha256(b"".join(own(one) for one in model.parameters())).hexdigest()
 result = {"loss": float(loss.detach()), "sha256": state(), "weights": weights}
 write(os.path.join(options.dir, "result.%d.json" % rank), json.dumps(result))
 dist.destroy_process_group()

@@ -49,6 +49,11 @@ impl Cluster {
         Cluster { service, consensus, settings, address, security, last, _server: server }
     }
 
+    /// Returns how the processes of the job prove that they belong to it.
+    pub(crate) fn security(&self) -> &SecurityContext {
+        &self.security
+    }
+
     /// Makes a new manager, after the epoch of the last one was ended. Returns when `hosts` hosts are listed.
     pub(crate) async fn manager(&self, hosts: usize) -> Manager {
         let last = self.last.lock().expect("no panic").take();

@@ -2,6 +2,7 @@
 //! middle of calls, and when the manager changes.
 
 mod cluster;
+mod copies;
 mod lease;
 mod pausable;
 mod returns;

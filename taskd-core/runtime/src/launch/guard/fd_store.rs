@@ -4,7 +4,8 @@
 //!
 //! The guard never reads the memory. The worker defines its size and content (`taskd/_handoff.py`,
 //! `taskd/_in_memory_checkpoint.py`) and decides when it is obsolete: even when all ranks restart, a rank that has left
-//! nothing else still takes its random number state from it.
+//! nothing else still takes its random number state from it. Behind their own data, ranks hold that of ranks on other
+//! hosts there.
 
 use crate::job::{Rank, Role};
 use rustix::fs::MemfdFlags;

@@ -6,6 +6,7 @@ pub mod hosts;
 mod manager;
 mod options;
 pub mod scenarios;
+mod shown;
 mod train;
 pub mod training;
 

@@ -1,16 +1,28 @@
 //! Faults of single ranks.
 
+use super::hosts::HOST;
 use super::trial::Moment;
 use super::{Injected, Scenario, Trial};
+use rustix::process::Signal;
+use taskd_core::detect::FaultClass;
 use taskd_examples::program::Failure;
 
-pub(super) const SCENARIOS: &[Scenario] = &[Scenario {
-    name: "rank-killed",
-    about: "the process of one rank gets SIGKILL",
-    known_gap: None,
-    more_hosts: 0,
-    inject: |trial| Box::pin(kill_rank(trial)),
-}];
+pub(super) const SCENARIOS: &[Scenario] = &[
+    Scenario {
+        name: "rank-killed",
+        about: "the process of one rank gets SIGKILL",
+        known_gap: None,
+        more_hosts: 0,
+        inject: |trial| Box::pin(kill_rank(trial)),
+    },
+    Scenario {
+        name: "rank-stopped",
+        about: "the process of one rank on another host than the manager's gets SIGSTOP",
+        known_gap: None,
+        more_hosts: 0,
+        inject: |trial| Box::pin(stop_rank(trial)),
+    },
+];
 
 async fn kill_rank(trial: &mut Trial) -> Result<Injected, Failure> {
     let rank = trial.any_rank();
@@ -18,4 +30,12 @@ async fn kill_rank(trial: &mut Trial) -> Result<Injected, Failure> {
     let at = Moment::now();
     trial.kill(rank)?;
     Ok(Injected::new(format!("SIGKILL to rank {rank}"), at, trial.exit_of(rank)))
+}
+
+async fn stop_rank(trial: &mut Trial) -> Result<Injected, Failure> {
+    let rank = trial.any_rank_on(HOST)?;
+    trial.part_of_a_step().await;
+    let at = Moment::now();
+    trial.signal(rank, Signal::STOP)?;
+    Ok(Injected::new(format!("SIGSTOP to rank {rank} on {HOST}"), at, trial.fault_of(rank, FaultClass::Silence)))
 }

@@ -4,6 +4,7 @@
 use super::running::Running;
 use super::{AgentError, RETRY, Shared};
 use crate::clock::Moment;
+use crate::clock_offset::{Reading, own_nanos};
 use crate::dial::root_cause;
 use crate::security::SecurityError;
 use crate::session::{Link, WindowBounds};
@@ -13,7 +14,7 @@ use crate::wire::{BODY_BYTES_MAX, MANAGER_METADATA, MESSAGE_BYTES_MORE, VERSION,
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until, timeout};
 use tokio_stream::wrappers::UnboundedReceiverStream;
@@ -109,6 +110,8 @@ async fn connect(shared: &Arc<Shared>, address: &str, session: &mut Option<Sessi
 
 fn hello(shared: &Shared, session: Option<&Session>) -> Result<Hello, String> {
     let launcher = encode(&shared.launcher.info()).map_err(|error| format!("the launcher's description: {error}"))?;
+    let sources = shared.sources.infos().iter().map(encode).collect::<Result<_, _>>();
+    let sources = sources.map_err(|error| format!("the description of a trace source: {error}"))?;
     Ok(Hello {
         version_min: VERSION_MIN,
         version_max: VERSION,
@@ -119,9 +122,9 @@ fn hello(shared: &Shared, session: Option<&Session>) -> Result<Hello, String> {
         session: session.map_or(0, |session| session.id),
         received: session.map_or(0, |session| session.link.taken()),
         launcher,
-        sources: Vec::new(),
+        sources,
         labels: shared.labels.clone().into_iter().collect(),
-        unix_nanos: unix_nanos(),
+        unix_nanos: shared.clocks().calendar_nanos,
         peer_address: shared.peer_address.clone(),
     })
 }
@@ -164,13 +167,13 @@ async fn serve(
     let mut requests = interval(Duration::from_millis(welcome.lease_interval_ms.max(1)));
     requests.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut heard = Instant::now();
+    let mut granted = Granted::default();
     let end = loop {
         let message = tokio::select! {
             biased;
             message = incoming.message() => message,
             _ = requests.tick() => {
-                let sent = u64::try_from(shared.begun.elapsed().as_nanos()).unwrap_or(u64::MAX);
-                let request = LeaseRequest { sent, received: session.link.taken(), unix_nanos: unix_nanos() };
+                let request = request(shared, session, granted);
                 let _ = sender.send(ToManager { message: Some(to_manager::Message::Lease(request)) });
                 continue;
             }
@@ -183,6 +186,7 @@ async fn serve(
             Err(status) => break refusal("the manager", &status),
             Ok(None) => break End::Retry("the manager has closed the connection".into()),
             Ok(Some(ToAgent { message: Some(to_agent::Message::Lease(grant)) })) => {
+                granted = Granted { manager_nanos: grant.manager_nanos, at: own_nanos(&shared.begun) };
                 // A grant may have waited for the end of a suspension of this machine.
                 let age = shared.begun.elapsed().checked_sub(Duration::from_nanos(grant.sent));
                 if let Some(sent) = age.and_then(|age| Moment::now().minus(age))
@@ -201,6 +205,24 @@ async fn serve(
     };
     session.link.detach(number);
     end
+}
+
+/// The last grant of a connection, by the clocks of both sides, in nanoseconds; 0 before the first.
+#[derive(Clone, Copy, Debug, Default)]
+struct Granted {
+    manager_nanos: u64,
+    at: u64,
+}
+
+fn request(shared: &Shared, session: &Session, granted: Granted) -> LeaseRequest {
+    let Reading { own_nanos, calendar_nanos, .. } = shared.clocks();
+    LeaseRequest {
+        sent: own_nanos,
+        received: session.link.taken(),
+        unix_nanos: calendar_nanos,
+        granted: granted.manager_nanos,
+        granted_at: granted.at,
+    }
 }
 
 /// Continues the session that the manager names, or begins it. Returns it with the number of its new connection.
@@ -227,11 +249,4 @@ fn handle(shared: &Arc<Shared>, session: &mut Session, frame: Frame) -> Result<(
         Some(Body::Answer(_) | Body::Confirm(_)) | None => {}
     }
     Ok(())
-}
-
-/// Returns the calendar time, in nanoseconds since 1970. The manager shows the offset of the agent's clock; no rule depends on it.
-#[allow(clippy::disallowed_methods, reason = "the edge of the program")]
-fn unix_nanos() -> u64 {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    u64::try_from(since.as_nanos()).unwrap_or(u64::MAX)
 }

@@ -5,6 +5,7 @@ mod cluster;
 mod lease;
 mod pausable;
 mod returns;
+mod sources;
 mod without_lease;
 
 use cluster::{Cluster, Owner, PATIENCE, Proxy, agent};

@@ -14,6 +14,9 @@ use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 use tonic::service::InterceptorLayer;
 
+/// Time between two readings of the ranks' heartbeats and steps.
+const BEATS_EVERY: Duration = Duration::from_millis(200);
+
 /// The parts of an agent before it connects.
 #[derive(Debug)]
 pub struct HostAgent {
@@ -60,6 +63,8 @@ impl HostAgent {
         let HostAgent { host, security, forwarder, local, torch, common } = self;
         let mut agent = Agent::builder(common.job.clone(), host, torch, &security).settings(common.settings());
         agent = agent.fence(Arc::<LocalLauncher>::clone(&local)); // for an agent that is stopped or killed
+        // Records stay on this host: they are reduced here, and the manager gets facts.
+        agent = agent.source(local.heartbeats(BEATS_EVERY)).source(local.recordings());
         for manager in managers {
             agent = agent.manager(manager);
         }

@@ -7,6 +7,7 @@ mod manager;
 mod options;
 pub mod scenarios;
 pub mod shards;
+mod shown;
 mod train;
 pub mod training;
 

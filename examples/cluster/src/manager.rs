@@ -2,6 +2,7 @@
 
 use crate::agent::HostAgent;
 use crate::options::ManagerOptions;
+use crate::shown;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
@@ -72,8 +73,7 @@ pub(crate) async fn run(options: &ManagerOptions, manager: &Manager) -> Result<J
         let text = format!("only {hosts} of {needed} hosts have registered within {} s", options.wait_s);
         return Err(text.into());
     }
-    let names: Vec<NodeId> = manager.hosts().into_iter().map(|(host, _, _)| host).collect();
-    println!("hosts         {}", names.iter().map(|host| host.0.to_string()).collect::<Vec<_>>().join(", "));
+    shown::hosts(&shown::measured(manager).await);
     let used = first_with_room(&manager.launcher().list().await?.nodes, options.ranks);
     let spec = JobSpec::new(options.common.job.clone(), options.ranks, WorkerSpec::new(options.command.clone()));
     let mut spec = with_store(spec.with_nodes(used), &StoreProgram::ReexecSelf)?;
@@ -86,10 +86,13 @@ pub(crate) async fn run(options: &ManagerOptions, manager: &Manager) -> Result<J
         .detectors(detect::defaults())
         .strategies(recover::defaults())
         .launcher(manager.launcher())
+        .source(manager.source())
         .resume(resume)
         .journal(options.common.dir.join(format!("log-{}", manager.epoch())))
         .build()?;
-    Ok(runtime.run_with_signals(LEAVE).await?)
+    let report = runtime.run_with_signals(LEAVE).await;
+    shown::facts(&manager.hosts());
+    Ok(report?)
 }
 
 /// Returns the first hosts that together have room for the ranks, or all that have room.

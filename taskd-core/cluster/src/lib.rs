@@ -8,6 +8,7 @@
 
 mod agent;
 mod clock;
+mod clock_offset;
 pub mod consensus;
 mod dial;
 mod manager;
@@ -20,7 +21,8 @@ pub mod topology;
 mod wire;
 
 pub use agent::{Agent, AgentBuilder, AgentError, OnLeaseEnd};
+pub use clock_offset::ClockOffset;
 pub use dial::Dial;
-pub use manager::{ClusterLauncher, Manager, ManagerError, ManagerService};
+pub use manager::{ClusterLauncher, ClusterSource, FactCounts, HostStatus, Manager, ManagerError, ManagerService};
 pub use rendezvous::{Forwarder, PeerService};
 pub use settings::{ClusterSettings, SettingsError};

@@ -167,6 +167,18 @@ impl Trial {
         self.random.random_range(0..self.training.plan.ranks)
     }
 
+    /// Returns a random rank on a host.
+    ///
+    /// # Errors
+    /// The host has no ranks.
+    pub fn any_rank_on(&mut self, host: &str) -> Result<u32, Failure> {
+        let ranks: Vec<u32> = self.ranks_on(host).into_iter().collect();
+        if ranks.is_empty() {
+            return Err(format!("no rank runs on {host}").into());
+        }
+        Ok(ranks[self.random.random_range(0..ranks.len())])
+    }
+
     /// Waits for a random part of some steps, so that faults hit every phase of a step.
     pub async fn part_of_a_step(&mut self) {
         sleep(Duration::from_millis(self.random.random_range(0..100))).await;
@@ -177,8 +189,16 @@ impl Trial {
     /// # Errors
     /// The rank has no process.
     pub fn kill(&self, rank: u32) -> Result<(), Failure> {
+        self.signal(rank, Signal::KILL)
+    }
+
+    /// Sends a signal to the process of a rank.
+    ///
+    /// # Errors
+    /// The rank has no process.
+    pub fn signal(&self, rank: u32, signal: Signal) -> Result<(), Failure> {
         let pid = self.before.get(&rank).copied().and_then(Pid::from_raw);
-        Ok(kill_process(pid.ok_or_else(|| format!("rank {rank} has no process"))?, Signal::KILL)?)
+        Ok(kill_process(pid.ok_or_else(|| format!("rank {rank} has no process"))?, signal)?)
     }
 
     /// Sends SIGKILL to the guard of a host.
@@ -367,7 +387,13 @@ impl Trial {
     /// Returns the recovery that must follow the end of a rank's process.
     #[must_use]
     pub fn exit_of(&self, rank: u32) -> Expected {
-        Expected::Recovery { class: FaultClass::Exit, domain: rank_named(rank), ranks: BTreeSet::from([rank]) }
+        self.fault_of(rank, FaultClass::Exit)
+    }
+
+    /// Returns the recovery that must follow a fault of a rank's process.
+    #[must_use]
+    pub fn fault_of(&self, rank: u32, class: FaultClass) -> Expected {
+        Expected::Recovery { class, domain: rank_named(rank), ranks: BTreeSet::from([rank]) }
     }
 
     /// Observes the job after the fault, ends it, and judges what followed.

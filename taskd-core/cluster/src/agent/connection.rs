@@ -1,9 +1,10 @@
 //! The agent's connections: opens or continues its session with the manager, and serves it until the connection is lost.
 
 use super::running::Running;
-use super::search::{End, Known, Opened, Search, refusal, unix_nanos};
+use super::search::{End, Known, Opened, Search, refusal};
 use super::{AgentError, RETRY, Shared};
 use crate::clock::Moment;
+use crate::clock_offset::{Reading, own_nanos};
 use crate::session::{Link, LinkEnd, WindowBounds};
 use crate::wire::proto::{
     Frame, LeaseGrant, LeaseRequest, ToAgent, ToManager, Welcome, frame::Body, to_agent, to_manager,
@@ -75,7 +76,8 @@ async fn serve(
         Err(why) => return retry(why),
     };
     let known = known(Some(&*session));
-    let mut served = Served { shared, session, sender, lease: Duration::from_millis(welcome.lease_ms) };
+    let mut served =
+        Served { shared, session, sender, lease: Duration::from_millis(welcome.lease_ms), granted: Granted::default() };
     let silent_after = shared.settings.reconnect_after(served.lease);
     let mut requests = interval(Duration::from_millis(welcome.lease_interval_ms.max(1)));
     requests.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -119,13 +121,12 @@ struct Served<'a> {
     session: &'a mut Session,
     sender: UnboundedSender<ToManager>,
     lease: Duration,
+    granted: Granted,
 }
 
 impl Served<'_> {
     fn request_lease(&self) {
-        // Of the clock that also counts while the machine is suspended: a grant may wait for its end.
-        let sent = u64::try_from(self.shared.begun.elapsed().as_nanos()).unwrap_or(u64::MAX);
-        let request = LeaseRequest { sent, received: self.session.link.taken(), unix_nanos: unix_nanos() };
+        let request = request(self.shared, self.session, self.granted);
         let _ = self.sender.send(ToManager { message: Some(to_manager::Message::Lease(request)) });
     }
 
@@ -138,6 +139,7 @@ impl Served<'_> {
         };
         let handled = match message {
             Some(to_agent::Message::Lease(grant)) => {
+                self.granted = Granted { manager_nanos: grant.manager_nanos, at: own_nanos(&self.shared.begun) };
                 self.extend_lease(&grant);
                 if is_replaced { Ok(()) } else { self.session.link.confirm(grant.received) }
             }
@@ -148,6 +150,7 @@ impl Served<'_> {
         handled.map_err(|end| End::Retry(end.to_string()))
     }
 
+    /// A grant may have waited for the end of a suspension of this machine: the age is by the clock that counts it.
     fn extend_lease(&self, grant: &LeaseGrant) {
         let age = self.shared.begun.elapsed().checked_sub(Duration::from_nanos(grant.sent));
         if let Some(sent) = age.and_then(|age| Moment::now().minus(age))
@@ -164,6 +167,24 @@ impl Served<'_> {
             Some(Body::Answer(_) | Body::Confirm(_)) | None => {}
         }
         Ok(())
+    }
+}
+
+/// The last grant of a connection, by the clocks of both sides, in nanoseconds; 0 before the first.
+#[derive(Clone, Copy, Debug, Default)]
+struct Granted {
+    manager_nanos: u64,
+    at: u64,
+}
+
+fn request(shared: &Shared, session: &Session, granted: Granted) -> LeaseRequest {
+    let Reading { own_nanos, calendar_nanos, .. } = shared.clocks();
+    LeaseRequest {
+        sent: own_nanos,
+        received: session.link.taken(),
+        unix_nanos: calendar_nanos,
+        granted: granted.manager_nanos,
+        granted_at: granted.at,
     }
 }
 

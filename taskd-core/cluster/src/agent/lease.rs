@@ -124,7 +124,7 @@ mod tests {
     const LEASE: Duration = Duration::from_secs(2);
 
     fn grant(epoch: u64, age_ms: u64) -> LeaseGrant {
-        LeaseGrant { sent: 0, epoch, anchor_age_nanos: age_ms.saturating_mul(1_000_000), received: 0 }
+        LeaseGrant { epoch, anchor_age_nanos: age_ms.saturating_mul(1_000_000), ..LeaseGrant::default() }
     }
 
     fn is_about(found: Option<Moment>, expected: Moment) -> bool {

@@ -1,20 +1,26 @@
-//! The agent of a host: exports a launcher to the job's manager, and stops the host's ranks when no manager reaches it.
+//! The agent of a host: exports a launcher and trace sources to the job's manager, and stops the host's ranks when no
+//! manager reaches it.
 //!
 //! The agent decides nothing. It dials the manager, so that only managers need an address.
 
 mod connection;
 mod lease;
+mod outbox;
 mod running;
 mod search;
 mod serve;
+mod sources;
 mod start;
 
 use crate::clock::Moment;
+use crate::clock_offset::Reading;
 use crate::dial::{Access, Dial};
 use crate::rendezvous::Forwarder;
 use crate::security::SecurityContext;
 use crate::settings::{ClusterSettings, SettingsError};
 use lease::Lease;
+pub(crate) use sources::SOURCES_MAX;
+use sources::Sources;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
@@ -22,6 +28,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 use taskd_runtime::job::{Name, NodeId};
 use taskd_runtime::launch::{Fence, Launcher};
+use taskd_runtime::trace::TraceSource;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
@@ -33,10 +40,12 @@ pub struct AgentBuilder {
     job: String,
     host: NodeId,
     launcher: Arc<dyn Launcher>,
+    sources: Vec<Box<dyn TraceSource>>,
     managers: Vec<String>,
     labels: BTreeMap<String, String>,
     settings: ClusterSettings,
     access: Access,
+    calendar_ahead_nanos: i64,
     on_lease_end: OnLeaseEnd,
     fence: Option<Arc<dyn Fence>>,
     forwarder: Option<Forwarder>,
@@ -66,6 +75,25 @@ impl fmt::Debug for AgentBuilder {
 }
 
 impl AgentBuilder {
+    /// Adds a trace source of this host, such as the heartbeats of its ranks. The manager's
+    /// [`ClusterSource`](crate::ClusterSource) delivers its facts, and answers its probes. It is read from the first
+    /// [`Agent::run`] to the end of that call; while no manager takes its facts, they wait in a queue with the bound and
+    /// the overflow behaviour that its description states.
+    #[must_use]
+    pub fn source(mut self, source: impl TraceSource + 'static) -> AgentBuilder {
+        self.sources.push(Box::new(source));
+        self
+    }
+
+    /// Makes the agent state a calendar time that is ahead of the machine's by so many nanoseconds.
+    #[cfg(feature = "test-util")]
+    #[doc(hidden)]
+    #[must_use]
+    pub fn calendar_ahead(mut self, nanos: i64) -> AgentBuilder {
+        self.calendar_ahead_nanos = nanos;
+        self
+    }
+
     /// Adds an address, `HOST:PORT`, at which a manager may answer. One that is not the manager names it.
     #[must_use]
     pub fn manager(mut self, address: impl Into<String>) -> AgentBuilder {
@@ -123,24 +151,32 @@ impl AgentBuilder {
     /// Creates the agent.
     ///
     /// # Errors
-    /// Returns [`AgentError`] if settings contradict each other, or no address of a manager was added.
+    /// Returns [`AgentError`] if settings contradict each other, no address of a manager was added, or there are too many
+    /// sources.
     pub fn build(self) -> Result<Agent, AgentError> {
         self.settings.check()?;
         if self.managers.is_empty() {
             return Err(AgentError::Refused("the agent has no address of a manager: add one".into()));
         }
-        let AgentBuilder { job, host, launcher, managers, labels, settings, access, .. } = self;
-        let AgentBuilder { on_lease_end, fence, forwarder, peer_address, .. } = self;
+        if self.sources.len() > SOURCES_MAX {
+            let text = format!("the host has {} trace sources, and {SOURCES_MAX} are the limit", self.sources.len());
+            return Err(AgentError::Refused(text));
+        }
+        let AgentBuilder { job, host, launcher, sources, managers, labels, settings, access, .. } = self;
+        let AgentBuilder { calendar_ahead_nanos, on_lease_end, fence, forwarder, peer_address, .. } = self;
+        let begun = Moment::now();
         let shared = Shared {
             job,
             host,
             instance: instance(),
-            begun: Moment::now(),
+            begun,
             launcher,
+            sources: Arc::new(Sources::new(sources, begun)),
             managers,
             labels,
             settings,
             access,
+            calendar_ahead_nanos,
             forwarder,
             peer_address,
             epoch: AtomicU64::new(0),
@@ -175,10 +211,13 @@ struct Shared {
     /// Moment from which the times in requests for leases count.
     begun: Moment,
     launcher: Arc<dyn Launcher>,
+    sources: Arc<Sources>,
     managers: Vec<String>,
     labels: BTreeMap<String, String>,
     settings: ClusterSettings,
     access: Access,
+    /// Difference of the calendar time that this agent states to the machine's; 0 but in tests.
+    calendar_ahead_nanos: i64,
     forwarder: Option<Forwarder>,
     peer_address: String,
     /// Greatest epoch that was seen: commands of an older one are rejected.
@@ -196,6 +235,13 @@ struct Shared {
 }
 
 impl Shared {
+    /// Reads the clocks of this host. The calendar time is only displayed: no rule depends on it.
+    fn clocks(&self) -> Reading {
+        let clocks = Reading::now(&self.begun);
+        let calendar_nanos = clocks.calendar_nanos.saturating_add_signed(self.calendar_ahead_nanos);
+        Reading { calendar_nanos, ..clocks }
+    }
+
     /// Connects this host's ranks to the rendezvous service of the agent at this address, from now on.
     fn rendezvous_is_at(&self, address: Option<String>) {
         if let Some(forwarder) = &self.forwarder {
@@ -229,10 +275,12 @@ impl Agent {
             job: job.into(),
             host,
             launcher: Arc::new(launcher),
+            sources: Vec::new(),
             managers: Vec::new(),
             labels: BTreeMap::new(),
             settings: ClusterSettings::default(),
             access: Access::new(security),
+            calendar_ahead_nanos: 0,
             on_lease_end: OnLeaseEnd::default(),
             fence: None,
             forwarder: None,
@@ -254,13 +302,16 @@ impl Agent {
             }
         };
         let mut job = self.shared.ended.subscribe();
-        tokio::select! {
+        let reading = self.shared.sources.read();
+        let result = tokio::select! {
             biased;
             () = stop.cancelled() => Ok(()),
             _ = job.wait_for(Option::is_some) => Ok(()),
             () = enforce => Ok(()),
             result = connection::serve_managers(&self.shared) => result,
-        }
+        };
+        reading.close().await;
+        result
     }
 
     /// Returns the result of the job in one sentence, once a manager has reported its end.

@@ -142,6 +142,8 @@ async fn open(shared: &Arc<Shared>, address: &str, known: &Known) -> Result<Open
 
 fn hello(shared: &Shared, known: &Known) -> Result<Hello, String> {
     let launcher = encode(&shared.launcher.info()).map_err(|error| format!("the launcher's description: {error}"))?;
+    let sources = shared.sources.infos().iter().map(encode).collect::<Result<_, _>>();
+    let sources = sources.map_err(|error| format!("the description of a trace source: {error}"))?;
     let (session, received) = known.0.as_ref().map_or((0, 0), |(id, link)| (*id, link.taken()));
     Ok(Hello {
         version_min: VERSION_MIN,
@@ -153,9 +155,9 @@ fn hello(shared: &Shared, known: &Known) -> Result<Hello, String> {
         session,
         received,
         launcher,
-        sources: Vec::new(),
+        sources,
         labels: shared.labels.clone().into_iter().collect(),
-        unix_nanos: unix_nanos(),
+        unix_nanos: shared.clocks().calendar_nanos,
         peer_address: shared.peer_address.clone(),
     })
 }
@@ -176,11 +178,4 @@ pub(super) fn refusal(address: &str, status: &Status) -> End {
             _ => End::Retry(text()),
         },
     }
-}
-
-/// Returns the calendar time, in nanoseconds since 1970. The manager shows the offset of the agent's clock; no rule depends on it.
-#[allow(clippy::disallowed_methods, reason = "the edge of the program")]
-pub(super) fn unix_nanos() -> u64 {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    u64::try_from(since.as_nanos()).unwrap_or(u64::MAX)
 }

@@ -1,8 +1,10 @@
-//! Carries out the manager's calls on the agent's launcher.
+//! Carries out the manager's calls on the agent's launcher and trace sources.
 
+use super::sources::Sources;
 use crate::wire::proto::{Answer, Call, answer};
 use crate::wire::{
-    BodyError, DirectiveArguments, PrepareArguments, StartArguments, StopArguments, decode, encode, method,
+    BodyError, CollectArguments, DirectiveArguments, NextArguments, PrepareArguments, StartArguments, StopArguments,
+    decode, encode, method,
 };
 use bytes::Bytes;
 use serde::{Serialize, de::DeserializeOwned};
@@ -25,6 +27,7 @@ pub(super) enum Special {
 /// `rendezvous` is called with the address of the agent on the host of the rendezvous service, before the launcher is.
 pub(super) async fn serve(
     launcher: &dyn Launcher,
+    sources: &Sources,
     call: &Call,
     rendezvous: impl Fn(Option<String>) + Send + Sync,
 ) -> (Answer, Option<Special>) {
@@ -79,6 +82,14 @@ pub(super) async fn serve(
             launcher.begin_shutdown(grace);
             value(Ok(()))
         }),
+        method::SOURCES_NEXT => match read::<NextArguments>(&call.arguments) {
+            Ok(NextArguments { after }) => Ok(sources.next(after).await),
+            Err(error) => Err(error),
+        },
+        method::SOURCES_COLLECT => match read::<CollectArguments>(&call.arguments) {
+            Ok(CollectArguments { probe, about }) => value(Ok(sources.collect(&probe, about).await)),
+            Err(error) => Err(error),
+        },
         unknown => {
             let result = Some(answer::Result::UnknownMethod(unknown.to_owned()));
             return (Answer { call: call.id, result }, None);

@@ -4,16 +4,21 @@
 
 mod completed;
 mod copies;
+mod facts;
 mod host;
 mod launcher;
 mod proofs;
 mod remote;
 mod service;
+mod source;
 mod watchdog;
 mod world;
 
+pub use facts::FactCounts;
+pub use host::HostStatus;
 pub use launcher::ClusterLauncher;
 pub use service::ManagerService;
+pub use source::ClusterSource;
 
 use crate::clock::Moment;
 use crate::consensus::{Candidate, Consensus, ConsensusError, Epoch};
@@ -76,6 +81,10 @@ struct Inner {
     /// Reason why the epoch is over, once it is.
     over: watch::Sender<Option<String>>,
     sessions: AtomicU64,
+    /// Moment from which this manager's own time counts.
+    begun: Moment,
+    /// What the sources of all hosts have reported.
+    facts: facts::Facts,
 }
 
 impl fmt::Debug for Inner {
@@ -142,6 +151,8 @@ impl Manager {
             anchor: watch::Sender::new(Some(anchor)),
             over: watch::Sender::new(None),
             sessions: AtomicU64::new(0),
+            begun: anchor,
+            facts: facts::Facts::default(),
         });
         let mut tasks = JoinSet::new();
         tasks.spawn(confirm(Arc::clone(&inner)));
@@ -178,13 +189,6 @@ impl Manager {
         let mut listed = self.inner.listed.subscribe();
         let _ = timeout_at(deadline, listed.wait_for(|listed| *listed >= hosts)).await;
         *listed.borrow()
-    }
-
-    /// Returns the hosts with their labels and the addresses from which their agents have connected.
-    #[must_use]
-    pub fn hosts(&self) -> Vec<(NodeId, String, BTreeMap<String, String>)> {
-        let hosts = self.inner.lock();
-        hosts.values().map(|host| (host.name.clone(), host.peer(), host.labels())).collect()
     }
 
     /// Waits until the epoch of this manager is over. Returns the reason, in one sentence.
@@ -407,6 +411,7 @@ async fn introduce(manager: Arc<Inner>, host: Arc<Host>) {
     tokio::select! {
         biased;
         _ = over => {}
-        () = watchdog::watch(manager, host) => {}
+        () = watchdog::watch(Arc::clone(&manager), Arc::clone(&host)) => {}
+        () = facts::pull(&manager, &host) => {}
     }
 }

@@ -2,11 +2,13 @@
 
 use super::Inner;
 use super::host::{Introduction, Session};
+use crate::agent::SOURCES_MAX;
+use crate::clock_offset::{RoundTrip, own_nanos};
 use crate::security::Peer;
 use crate::session::{LinkEnd, Outgoing};
 use crate::settings::ClusterSettings;
 use crate::wire::proto::manager_server::{self, ManagerServer};
-use crate::wire::proto::{Hello, LeaseGrant, ToAgent, ToManager, frame::Body, to_agent, to_manager};
+use crate::wire::proto::{Hello, LeaseGrant, LeaseRequest, ToAgent, ToManager, frame::Body, to_agent, to_manager};
 use crate::wire::{BODY_BYTES_MAX, MANAGER_METADATA, MESSAGE_BYTES_MORE};
 use futures::StreamExt;
 use futures::stream::BoxStream;
@@ -141,11 +143,20 @@ fn read(hello: Hello, peer: Option<&Peer>) -> Result<Greeting, Status> {
         Ok(info) => info,
         Err(error) => return invalid(format!("the description of the agent's launcher cannot be read: {error}")),
     };
+    if hello.sources.len() > SOURCES_MAX {
+        return invalid(format!("the host has {} trace sources, and {SOURCES_MAX} are the limit", hello.sources.len()));
+    }
+    let sources = match hello.sources.iter().map(|source| crate::wire::decode(source)).collect() {
+        Ok(sources) => sources,
+        Err(error) => {
+            return invalid(format!("the description of a trace source of the agent cannot be read: {error}"));
+        }
+    };
     let labels = hello.labels.clone().into_iter().collect();
     let host = NodeId(Name::from(hello.host.clone()));
     let peer_address = peer_address(&hello.peer_address, address);
     let peer = address.map_or_else(|| "an unknown address".into(), |address| address.to_string());
-    Ok(Greeting { hello, host, introduction: Introduction { info, labels, peer, peer_address } })
+    Ok(Greeting { hello, host, introduction: Introduction { info, sources, labels, peer, peer_address } })
 }
 
 /// Returns the address at which other agents reach an agent. An address without a host means the host from which the agent
@@ -188,7 +199,7 @@ impl Reader {
                     }
                 }),
                 Some(to_manager::Message::Lease(request)) => {
-                    self.grant(request.sent);
+                    self.grant(&request);
                     self.session.link.confirm(request.received)
                 }
                 Some(to_manager::Message::Hello(_)) => Err(LinkEnd("the agent sent a second Hello".into())),
@@ -206,7 +217,11 @@ impl Reader {
     }
 
     /// Answers a request for a lease. The agent computes its end from the age of the anchor.
-    fn grant(&self, sent: u64) {
+    fn grant(&self, request: &LeaseRequest) {
+        let LeaseRequest { sent, granted, granted_at, unix_nanos, .. } = *request;
+        let returned = own_nanos(&self.manager.begun);
+        let trip = RoundTrip { sent: granted, received: granted_at, replied: sent, returned };
+        self.host.take_clocks(sent, unix_nanos, (granted > 0).then_some(trip));
         let Some(anchor) = self.manager.anchor() else { return };
         let age = anchor.elapsed();
         self.host.grant(anchor.steady());
@@ -215,6 +230,7 @@ impl Reader {
             epoch: self.manager.epoch.0,
             anchor_age_nanos: u64::try_from(age.as_nanos()).unwrap_or(u64::MAX),
             received: self.session.link.taken(),
+            manager_nanos: own_nanos(&self.manager.begun),
         };
         let _ = self.sender.send(Ok(ToAgent { message: Some(to_agent::Message::Lease(grant)) }));
     }

@@ -19,6 +19,10 @@ pub(crate) mod method {
     /// The job has ended: the agent ends.
     pub(crate) const JOB_END: &str = "job.end";
     pub(crate) const BEGIN_SHUTDOWN: &str = "launcher.begin_shutdown";
+    /// The facts of all sources of the host that the manager has not taken yet.
+    pub(crate) const SOURCES_NEXT: &str = "sources.next";
+    /// A probe, to the sources of the host that answer it.
+    pub(crate) const SOURCES_COLLECT: &str = "sources.collect";
 }
 
 /// Arguments of `launcher.start`. Not `Debug`: they contain a secret.

@@ -1,9 +1,11 @@
 //! The messages between agents and manager (`proto/taskd/cluster/v1/cluster.proto`), and the form of their bodies.
 
 mod body;
+mod facts;
 mod methods;
 
 pub(crate) use body::{BODY_BYTES_MAX, BodyError, decode, encode};
+pub(crate) use facts::{CollectArguments, FactsEntry, FactsItem, FactsMessage, NextArguments, SourceFailure};
 pub(crate) use methods::{DirectiveArguments, PrepareArguments, StartArguments, StopArguments, method};
 
 /// Name of the metadata in which a process that is not the manager returns the manager's address.

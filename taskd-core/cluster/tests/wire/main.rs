@@ -6,6 +6,7 @@ mod copies;
 mod lease;
 mod pausable;
 mod returns;
+mod sources;
 mod without_lease;
 
 use cluster::{Cluster, Owner, PATIENCE, Proxy, agent};

@@ -171,6 +171,11 @@ impl Host {
         change(&mut self.lock().facts);
     }
 
+    /// Labels of the host, such as its place in the network.
+    pub(super) fn labels(&self) -> BTreeMap<String, String> {
+        self.lock().labels.clone()
+    }
+
     pub(super) fn peer(&self) -> String {
         self.lock().peer.clone()
     }

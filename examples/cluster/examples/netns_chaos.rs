@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 use taskd_cluster::security::{HandshakeKind, handshakes_per_second};
 use taskd_cluster_example::run_if_role;
 use taskd_cluster_example::scenarios::{Machine, RandomCase, References, Row, Scenario, Setting, all};
+use taskd_cluster_example::shards::{self, Shards};
 use taskd_core::launch::guard;
 use taskd_examples::program::{self, Failure, number};
 use taskd_pytorch::{store, venv};
@@ -73,6 +74,7 @@ async fn run(options: &Options) -> Result<(), Failure> {
     let scenarios = chosen(options)?;
     if options.list {
         scenarios.iter().for_each(|one| println!("{:20}{}", one.name, one.about));
+        println!("{:20}{}", shards::NAME, shards::ABOUT);
         return Ok(());
     }
     let setting = setting(options).await?;
@@ -88,6 +90,9 @@ async fn run(options: &Options) -> Result<(), Failure> {
             for scenario in &scenarios {
                 rows.push(shown(options, interruptible(scenario.run(&setting, seed)).await?));
             }
+        }
+        if options.scenario.is_empty() || options.scenario.iter().any(|name| name == shards::NAME) {
+            rows.push(shown(options, interruptible(sharded(&setting)).await?));
         }
     }
     let wrong = rows.iter().filter(|row| !row.correct && row.known_gap.is_none()).count();
@@ -185,7 +190,7 @@ fn first_line(text: &str) -> &str {
 fn chosen(options: &Options) -> Result<Vec<Scenario>, Failure> {
     let all = all();
     for name in &options.scenario {
-        if !all.iter().any(|one| one.name == name) {
+        if name != shards::NAME && !all.iter().any(|one| one.name == name) {
             let names: Vec<&str> = all.iter().map(|one| one.name).collect();
             return Err(format!("there is no scenario {name}: choose of {}", names.join(", ")).into());
         }
@@ -193,6 +198,13 @@ fn chosen(options: &Options) -> Result<Vec<Scenario>, Failure> {
     let is_chosen =
         |one: &Scenario| options.scenario.is_empty() || options.scenario.iter().any(|name| name == one.name);
     Ok(all.into_iter().filter(is_chosen).collect())
+}
+
+/// Takes a host of a job with sharded state away.
+async fn sharded(setting: &Setting) -> Result<Row, Failure> {
+    let Setting { python, lease, cpus, .. } = setting;
+    let job = Shards { python: python.clone(), lease: *lease, every: 10, cpus: *cpus };
+    Ok(job.run().await?.row(&job))
 }
 
 /// Prints a row, over several lines.

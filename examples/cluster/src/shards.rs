@@ -2,20 +2,29 @@
 //! memory of another host. A host is lost with all its ranks, and they resume from these copies.
 
 use crate::hosts::{Host, Hosts, Program};
-use crate::training::{PATIENCE, Steps};
+use crate::scenarios::Row;
+use crate::training::{Lives, PATIENCE, Steps, two_worlds};
 use rustix::process::Signal;
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use taskd_core::kernel::{JobReport, Outcome};
 use taskd_examples::program::Failure;
 use taskd_examples::recover::now;
 use tokio::time::{Instant, sleep};
 
+/// Name of the scenario.
+pub const NAME: &str = "sharded-host-lost";
+/// What happens in it, in one sentence.
+pub const ABOUT: &str =
+    "a host with two ranks is lost; only another host's memory has copies of their parts of the state";
+
 /// Ranks of the job.
 const RANKS: u32 = 4;
+/// Their numbers.
+const EVERY_RANK: [u32; RANKS as usize] = [0, 1, 2, 3];
 /// Ranks that a host can hold: the last host is a spare one.
 const SLOTS: u32 = 2;
 /// Hosts of the job.
@@ -57,8 +66,12 @@ pub struct Resumed {
     pub steps_lost: u64,
     /// Most steps that may be lost.
     pub steps_lost_max: u64,
+    /// Seconds from the fault to its detection.
+    pub detected_s: Option<f64>,
     /// Seconds from the fault until all ranks have completed a step again.
     pub resumed_s: f64,
+    /// Which two processes trained one rank at the same time, in one sentence; `None` if none did.
+    pub two_worlds: Option<String>,
     /// What the replaced ranks have logged about their copies.
     pub copied: Vec<String>,
     /// Lines of steps that were compared with an undisturbed job.
@@ -77,16 +90,17 @@ impl Shards {
         let dir = hosts.shared().join("job");
         let mut job = self.start(&hosts, "job", &dir, HOSTS, SLOTS, Some(self.every))?;
         let enough = usize::try_from(self.every * 2 + self.every / 2)?;
-        job.until(&dir, "each rank has made copies", |steps| steps.all_have(RANKS, 0.0, enough).then_some(())).await?;
+        job.until(&dir, "each rank has made copies", |steps| steps.all_have(&EVERY_RANK, 0.0, enough).then_some(()))
+            .await?;
         let before: Vec<i32> = Steps::read(&dir).pids().into_values().collect();
 
-        let at = now();
+        let (at, unix) = (now(), SystemTime::now().duration_since(UNIX_EPOCH)?.as_secs_f64());
         let lost = hosts.get(LOST)?;
         lost.set_link(false)?;
         lost.kill_all()?;
         let again = |steps: &Steps| steps.first_common(at, RANKS, &before);
         let (step, time) = job.until(&dir, "all ranks train again", again).await?;
-        let enough = |steps: &Steps| steps.all_have(RANKS, time, STEPS_AFTER).then_some(());
+        let enough = |steps: &Steps| steps.all_have(&EVERY_RANK, time, STEPS_AFTER).then_some(());
         job.until(&dir, "all ranks train on", enough).await?;
         let report = job.end(&dir, None).await?;
 
@@ -97,7 +111,9 @@ impl Shards {
             step,
             steps_lost: (last + 1).saturating_sub(step),
             steps_lost_max: 2 * self.every,
+            detected_s: detected(&report).map(|time| time - unix),
             resumed_s: time - at,
+            two_worlds: two_worlds(&steps, &Lives::new()),
             copied: messages(&hosts)?,
             compared: 0,
             problems: Vec::new(),
@@ -189,6 +205,26 @@ impl Shards {
 }
 
 impl Resumed {
+    /// Returns the row of the run for `netns_chaos`. All ranks start again: no process can replace one whose state no
+    /// other rank has.
+    #[must_use]
+    pub fn row(&self, shards: &Shards) -> Row {
+        let round = |seconds: f64| (seconds * 1e3).round() / 1e3;
+        Row {
+            scenario: NAME.into(),
+            injected: format!("link of {LOST} down, SIGKILL to all its processes; copies every {} steps", shards.every),
+            blamed: self.blamed.clone(),
+            correct: self.problems.is_empty(),
+            detected_s: self.detected_s.map(round),
+            resumed_s: Some(round(self.resumed_s)),
+            steps_lost: Some(self.steps_lost),
+            two_worlds: self.two_worlds.is_some(),
+            problems: self.problems.clone(),
+            lease_s: shards.lease.as_secs_f64(),
+            ..Row::default()
+        }
+    }
+
     /// Checks what the job reports, and that no rank can have read a checkpoint from a file.
     fn check(&mut self, report: &JobReport, every: u64, dir: &Path) -> Result<(), Failure> {
         let mut wrong = |is_wrong: bool, text: String| {
@@ -200,6 +236,7 @@ impl Resumed {
         wrong(self.step == 0 || self.step % every != 0, format!("the ranks resumed at step {}", self.step));
         let (lost, most) = (self.steps_lost, self.steps_lost_max);
         wrong(lost > most, format!("{lost} completed steps were computed again, more than {most}"));
+        wrong(self.two_worlds.is_some(), self.two_worlds.clone().unwrap_or_default());
         let own = format!("of step {} ", self.step);
         let copies = self.copied.iter().filter(|line| line.contains(&own)).count();
         wrong(copies != SLOTS as usize, format!("{copies} ranks have copied their state, not {SLOTS}"));
@@ -272,6 +309,12 @@ fn blamed(report: &JobReport) -> String {
     incidents.collect::<Vec<_>>().join("; ")
 }
 
+/// Returns when the first incident was detected, in seconds since 1970.
+fn detected(report: &JobReport) -> Option<f64> {
+    let detected = report.incidents.first()?.wall.detected?;
+    Some(detected.as_unix_ms() as f64 / 1e3)
+}
+
 /// Returns the lines of ranks about copies of their states, from the hosts' own files.
 fn messages(hosts: &Hosts) -> Result<Vec<String>, Failure> {
     let mut found = Vec::new();
@@ -284,7 +327,9 @@ fn messages(hosts: &Hosts) -> Result<Vec<String>, Failure> {
                     dirs.push(path);
                 } else if kind.is_file() && entry.file_name() == "stderr.log" {
                     let text = String::from_utf8_lossy(&fs::read(path)?).into_owned();
-                    let lines = text.lines().filter(|line| line.contains(COPIED) || line.contains("own host alone"));
+                    let lines = text.lines().filter(|line| {
+                        line.contains(COPIED) || line.contains("own host alone") || line.contains("is not used")
+                    });
                     found.extend(lines.map(|line| format!("{}: {line}", host.name())));
                 }
             }

@@ -238,6 +238,28 @@ def freed(directory):
     return {"before": before, "kept": kept, "left": second.held.complete(), "after": after, "wrong": wrong}
 
 
+def loaded(directory):
+    """All ranks have begun with a copy that was not declared: it is kept, although the one before it was declared."""
+    os.mkdir(os.path.join(directory, "store"))
+    _, memory = memory_of(directory, 0, "a")
+    data = ctypes.create_string_buffer(state(0, 10), SIZE)
+    for number, step in enumerate((10, 20)):
+        memory.slots[number].write((1, step), b"head", [(ctypes.addressof(data), SIZE)], lambda: True)
+    found, before = [], {"made_in": 1, "step": 10}
+    for begun_with, whole in (
+        (None, before),
+        ((1, 20), before),
+        ((1, 20), None),
+        ((1, 10), {"made_in": 1, "step": 20}),
+    ):
+        _in_memory_checkpoint.loaded = begun_with
+        memory.began_in = memory.session.generation = 2
+        memory.on_commit({"number": memory.number, "whole": whole})
+        found.append(memory.declared.key[1])
+    _in_memory_checkpoint.loaded = None
+    return found
+
+
 def places(_):
     """Which checkpoints can be loaded, from what ranks have and hold."""
     cases = {
@@ -261,7 +283,7 @@ def main():
     if sys.argv[1] == "rank":
         return rank(*sys.argv[2:])
     found = {}
-    for scenario in (lost_host, partner_lost, alone, freed, places):
+    for scenario in (lost_host, partner_lost, alone, freed, loaded, places):
         directory = os.path.join(sys.argv[1], scenario.__name__)
         os.mkdir(directory)
         os.environ.update(TASKD_SECRET=SECRET, TASKD_HOST="127.0.0.1", TASKD_STATE_TRANSFER="tcp")

@@ -32,6 +32,7 @@ fn ranks_of_a_lost_host_find_their_copies_on_another_host() {
     assert_eq!(found["alone"], json!({"whole": [true, true, true, true], "alone": 2}));
     let changed = "the copy of step 20 has changed on its way: its check sum is another";
     assert_eq!(found["freed"], json!({"before": true, "kept": [2], "left": [], "after": true, "wrong": changed}));
+    assert_eq!(found["loaded"], json!([10, 20, 20, 10]), "the copy with which all ranks have begun is kept");
     let cases = json!({
         "all have their own": [[10, {}]], "one is held": [], "each holds the other's": [[10, {"0": 1, "1": 0}]],
         "of a rank that is gone": [[10, {}]], "two hold it": [[10, {"1": 0}]],

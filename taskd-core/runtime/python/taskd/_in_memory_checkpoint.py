@@ -31,6 +31,9 @@ LIMITS = (  # limits of memory, for cgroup v2 and v1: the file of the limit, and
 )
 
 newest = None  # step of the newest copy that this process has begun
+# (generation, step) of the copy with which this process has begun, as have all ranks: whatever was declared in earlier
+# generations, this one is complete on all of them
+loaded = None
 
 
 class NoCopy(Exception):
@@ -180,6 +183,7 @@ class Memory:
         self.session, self.every, self.late, self.second = session, every, late, second
         self.slots = slots()
         self.number = 0  # of the last report
+        self.began_in = session.generation
         self.pending = None  # the slot reported as complete, until all ranks have reported
         self.declared = None  # the slot that must not be overwritten
         self.waits = any(slot.key for slot in self.slots)  # an earlier copy may be the one that all ranks have
@@ -345,7 +349,10 @@ class Memory:
     def on_commit(self, order):
         """Handles the supervisor's declaration, on the link's thread."""
         number, whole = order.get("number"), order.get("whole") or {}
-        declared = next((slot for slot in self.slots if slot.key == (whole.get("made_in"), whole.get("step"))), None)
+        key = whole.get("made_in"), whole.get("step")
+        if loaded is not None and (key[0] or 0) < self.began_in:
+            key = loaded
+        declared = next((slot for slot in self.slots if slot.key == key), None)
         with self.lock:
             if declared is not None and declared is self.pending or number == self.number:
                 self.declared, self.pending, self.waits = declared, None, False

@@ -20,6 +20,7 @@ from taskd import (
     _link,
     _phases,
     _replay,
+    _second_copies,
     _session,
     _shutdown,
 )
@@ -149,7 +150,8 @@ class Loop:
                 if not self.is_new:
                     self.keep.forget()
                 self.keep.away = self.engine.away(self.keep)
-            self.second_copies = self.engine.second_copies()
+            if _second_copies.are_wanted():
+                self.second_copies = self.engine.second_copies()
             if not self.is_new:
                 self.keep_copies()
         if self.program.with_rank is not None:

@@ -406,11 +406,13 @@ def node():
     return "%s %s" % (_copy.machine(), os.environ.get("TASKD_CONTROL"))
 
 
+def are_wanted():
+    """Returns true if the job has several hosts, and keeps checkpoints in memory."""
+    return bool(os.environ.get("TASKD_REPLICATE") and os.environ.get("TASKD_IN_MEMORY_CHECKPOINT_EVERY"))
+
+
 def opened(first_meeting):
-    """Returns this rank's `SecondCopies`; None if the job has one host or keeps no copies, or if there can be none,
-    which is logged."""
-    if not os.environ.get("TASKD_REPLICATE") or not os.environ.get("TASKD_IN_MEMORY_CHECKPOINT_EVERY"):
-        return None
+    """Returns this rank's `SecondCopies`; None if there can be none, which is logged."""
     try:
         own = _in_memory_checkpoint.slots()
         return SecondCopies(own[0].file, first_meeting) if own else None

@@ -78,6 +78,8 @@ def load(state: Any, directory: str, newer_than: int | None) -> Any:
             loan.close()
         if not whys:
             whole.fill()  # pyright: ignore[reportOptionalMemberAccess]
+            if isinstance(name, tuple):
+                _in_memory_checkpoint.loaded = name
             return step
         what = "of step %d in memory" % step if isinstance(name, tuple) else name
         _link.say(

@@ -408,6 +408,10 @@ def make_room(optimizer: torch.optim.Optimizer, path: str, like: Any, spare: Any
         raise Refused("there is no parameter %s in the groups of %s" % (path[len(LOOSE) :], type(optimizer).__name__))
     parameter = optimizer.param_groups[int(at)]["params"][int(number)]
     shape, dtype, device = like
+    if hasattr(parameter, "_local_tensor") and tuple(local(parameter).shape) == tuple(shape):
+        # an optimizer computes with the whole tensor, of which each rank has a part
+        optimizer.state[parameter][key] = torch.empty_like(parameter.detach(), dtype=dtype)
+        return local(optimizer.state[parameter][key])
     tensor = spare.get(parameter, {}).get(key)
     if tensor is None or tuple(tensor.shape) != tuple(shape) or tensor.dtype != dtype:
         tensor = torch.empty(shape, dtype=dtype, device="cpu" if device == "cpu" else parameter.device)

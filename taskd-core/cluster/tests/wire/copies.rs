@@ -24,12 +24,8 @@ impl Launcher for Recorder {
     taskd_runtime::delegate!(Launcher to |this| this.inner, except start);
 
     async fn start(&self, batch: &StartBatch) -> Result<(), LaunchError> {
-        let mut environments = self.environments.lock().expect("no panic");
-        for order in &batch.starts {
-            let Some(rank) = order.proc.role.rank() else { continue };
-            environments.insert(rank, order.spec.env.clone());
-        }
-        drop(environments);
+        let ranks = batch.starts.iter().filter_map(|order| Some((order.proc.role.rank()?, order.spec.env.clone())));
+        self.environments.lock().expect("no panic").extend(ranks);
         self.inner.start(batch).await
     }
 }

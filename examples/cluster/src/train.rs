@@ -38,7 +38,8 @@ pub async fn train(options: &TrainOptions) -> Result<(), Failure> {
             let config = EmbeddedConfig::new(options.job.common.job.clone(), own.clone(), voters.clone(), {
                 options.job.common.dir.join("voter")
             });
-            let config = config.with_settings(EmbeddedSettings::default()).with_connect(agent.security.clone());
+            let config =
+                config.with_settings(EmbeddedSettings::for_lease(settings.lease)).with_connect(agent.security.clone());
             Some(Embedded::start(config).await?)
         }
         None => None,

@@ -11,7 +11,7 @@ use std::time::Duration;
 use taskd_cluster_example::hosts::Hosts;
 use taskd_cluster_example::run_if_role;
 use taskd_cluster_example::scenarios::SIX;
-use taskd_cluster_example::training::{Training, two_worlds};
+use taskd_cluster_example::training::{Ended, Training, two_worlds};
 use taskd_core::detect::FaultClass;
 use taskd_core::kernel::Outcome;
 use taskd_core::launch::guard;
@@ -85,21 +85,7 @@ async fn survives(training: &mut Training) {
     let third = training.steps().pids();
 
     let ended = training.end().await.unwrap();
-    let report = &ended.report;
-    assert!(ended.status.success() && report.outcome == Outcome::Completed, "{report}\n{}", training.excerpt());
-    let blamed: Vec<_> = report.incidents.iter().map(|one| (one.class.clone(), one.domain.to_string())).collect();
-    assert_eq!(blamed, [(FaultClass::NodeLost, "node h4".to_owned())], "the second manager saw this only: {report}");
-
-    // The processes that were not hit are the same, and the lost rank runs on the spare host.
-    let without =
-        |pids: &BTreeMap<u32, i32>, rank| pids.iter().filter(|one| *one.0 != rank).map(|one| *one.1).collect();
-    let (before, after): (Vec<i32>, Vec<i32>) = (without(&first, 2), without(&second, 2));
-    assert_eq!(before, after);
-    let (before, after): (Vec<i32>, Vec<i32>) = (without(&second, 3), without(&third, 3));
-    assert_eq!(before, after);
-    assert_eq!(ended.steps.pids(), third, "no process was replaced without a fault");
-    assert_eq!(ended.lives[&third[&3]].host.as_deref(), Some("h6"));
-    assert_eq!(two_worlds(&ended.steps, &ended.lives), None);
+    judge(training, &ended, &[first, second, third]);
     for (at, (step, time)) in [(killed, again), (lost_at, resumed)] {
         let lost = (ended.steps.last_before(at).unwrap() + 1).saturating_sub(step);
         println!("{lost} steps lost, resumed {:.2} s after the fault", time - at);
@@ -107,6 +93,26 @@ async fn survives(training: &mut Training) {
     }
     let left = training.left_running(ENDED_WITHIN).await;
     assert!(left.is_empty(), "{left:?}");
+}
+
+/// Checks the report, and the processes of the ranks before the faults, between them, and after them.
+fn judge(training: &Training, ended: &Ended, [first, second, third]: &[BTreeMap<u32, i32>; 3]) {
+    let report = &ended.report;
+    assert!(ended.status.success() && report.outcome == Outcome::Completed, "{report}\n{}", training.excerpt());
+    let blamed: Vec<_> = report.incidents.iter().map(|one| (one.class.clone(), one.domain.to_string())).collect();
+    assert_eq!(blamed, [(FaultClass::NodeLost, "node h4".to_owned())], "the second manager saw this only: {report}");
+
+    // The processes that were not hit are the same, and the lost rank runs on the spare host.
+    let without = |pids: &BTreeMap<u32, i32>, rank| {
+        pids.iter().filter(|one| *one.0 != rank).map(|one| *one.1).collect::<Vec<i32>>()
+    };
+    let (before, after) = (without(first, 2), without(second, 2));
+    assert_eq!(before, after);
+    let (before, after) = (without(second, 3), without(third, 3));
+    assert_eq!(before, after);
+    assert_eq!(ended.steps.pids(), *third, "no process was replaced without a fault");
+    assert_eq!(ended.lives[&third[&3]].host.as_deref(), Some("h6"));
+    assert_eq!(two_worlds(&ended.steps, &ended.lives), None);
 }
 
 /// Checks that neither namespaces nor mounts, control groups or files are left.

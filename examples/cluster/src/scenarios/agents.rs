@@ -1,8 +1,8 @@
 //! Faults of agents, and agents that must be refused.
 
+use super::expected::Moment;
 use super::hosts::HOST;
 use super::shapes::{Shape, THREE};
-use super::trial::Moment;
 use super::{BASE, Expected, Injected, Scenario, Trial};
 use rustix::process::Signal;
 use std::time::Duration;

@@ -1,9 +1,10 @@
 //! Judges one run: what the job blamed, when it trained again, at what cost, and whether that is correct.
 
 use super::Scenario;
+use super::Trial;
+use super::expected::{Expected, Injected, host_named};
 use super::reference::exception;
 use super::row::{Row, round};
-use super::trial::{Expected, Injected, Trial, host_named};
 use crate::training::{Ended, Steps, two_worlds};
 use std::collections::BTreeSet;
 use std::time::Duration;

@@ -1,8 +1,8 @@
 //! Losses of links between hosts; the processes of these hosts continue.
 
+use super::expected::{Moment, host_named};
 use super::hosts::{HOST, MANAGER, PLAIN};
 use super::shapes::{SIX, Shape};
-use super::trial::{Moment, host_named};
 use super::{BASE, Expected, Injected, Scenario, Trial};
 use taskd_core::detect::FaultClass;
 use taskd_examples::program::Failure;

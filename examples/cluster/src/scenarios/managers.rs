@@ -1,8 +1,7 @@
 //! Losses of managers: another voter becomes the manager, and training does not notice.
 
-use super::hosts::STORE_GAP;
+use super::expected::Moment;
 use super::shapes::{APART, SIX};
-use super::trial::Moment;
 use super::{BASE, Expected, Injected, Scenario, Trial};
 use taskd_examples::program::Failure;
 use tokio::time::sleep;
@@ -19,7 +18,7 @@ const STALL_BOUND_S: f64 = 0.5;
 pub(super) const SCENARIOS: &[Scenario] = &[
     Scenario {
         name: "manager-host-lost",
-        about: "the host of the manager, which has no rank, is lost: training does not stall, and another manager decides",
+        about: "the manager's host, which has no rank, is lost: training does not stall, and another manager decides",
         bound_s: Some(STALL_BOUND_S),
         shape: APART,
         inject: |trial| Box::pin(lose_manager_host(trial)),
@@ -36,10 +35,10 @@ pub(super) const SCENARIOS: &[Scenario] = &[
     Scenario {
         name: "manager-cut",
         about: "the manager's host, with rank 0 and the store, is cut off with a minority, and comes back",
-        known_gap: Some(STORE_GAP),
         bound_s: Some(CUT_BOUND_S),
         shape: SIX,
         inject: |trial| Box::pin(cut_manager(trial)),
+        ..BASE
     },
     Scenario {
         name: "manager-cut-apart",

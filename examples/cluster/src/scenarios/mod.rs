@@ -2,6 +2,7 @@
 //! and trains on. A file per group; [`all`] lists them.
 
 mod agents;
+mod expected;
 mod hosts;
 mod judge;
 mod links;
@@ -15,11 +16,12 @@ mod trial;
 mod two;
 mod voters;
 
+pub use expected::{Expected, Figures, Injected, Moment};
 pub use random::RandomCase;
 pub use reference::References;
 pub use row::Row;
 pub use shapes::{APART, FIVE_VOTERS, FULL, SIX, Shape, THREE, TWO, TWO_AND_VOTER};
-pub use trial::{Expected, Injected, Trial};
+pub use trial::Trial;
 
 use crate::hosts::Hosts;
 use crate::training::Training;

@@ -1,10 +1,9 @@
 //! Random cases: several faults of one job, one after the other, with ranks and guards killed in between. Whatever is
 //! drawn, training must not stall, no two worlds may train, and every step must have the state of an undisturbed run.
 
-use super::hosts::STORE_GAP;
+use super::expected::Moment;
 use super::row::Row;
 use super::shapes::SIX;
-use super::trial::Moment;
 use super::{Setting, Trial};
 use rand::RngExt;
 use std::collections::BTreeSet;
@@ -126,9 +125,6 @@ async fn one_fault(trial: &mut Trial, row: &mut Row, hits: &mut Hits) -> Result<
     if struck.ranks.is_empty() {
         sleep(lease * 2).await; // a lease that was not extended has ended by now
     }
-    if struck.ranks.contains(&0) && struck.away.is_some() {
-        row.known_gap = Some(STORE_GAP);
-    }
     let since = if struck.ranks.is_empty() { Moment::now() } else { struck.at };
     let (step, time) = trial.trains_again(&struck.ranks, since).await?;
     let resumed = super::row::round(time - struck.at.monotonic);
@@ -161,13 +157,27 @@ async fn strike(trial: &mut Trial, fault: Fault, hits: &mut Hits) -> Result<Stru
     };
     trial.part_of_a_step().await;
     let mut struck = Struck { what: String::new(), at: Moment::now(), ranks, away: None, cut: None };
-    struck.what = match fault {
-        Fault::RankKilled => {
-            let rank = struck.ranks.first().copied().ok_or("no rank is chosen")?;
-            trial.kill(rank)?;
-            hits.ranks.insert(rank);
-            return Ok(Struck { what: format!("SIGKILL to rank {rank}"), ..struck });
-        }
+    if fault == Fault::RankKilled {
+        let rank = struck.ranks.first().copied().ok_or("no rank is chosen")?;
+        trial.kill(rank)?;
+        hits.ranks.insert(rank);
+        return Ok(Struck { what: format!("SIGKILL to rank {rank}"), ..struck });
+    }
+    hits.ranks.extend(trial.ranks_on(&host));
+    hits.hosts.insert(host.clone());
+    struck.what = strike_host(trial, fault, &mut struck, (host, manager)).await?;
+    Ok(struck)
+}
+
+/// Carries out the fault of a host. Returns what happened, in words.
+async fn strike_host(
+    trial: &mut Trial,
+    fault: Fault,
+    struck: &mut Struck,
+    (host, manager): (String, String),
+) -> Result<String, Failure> {
+    Ok(match fault {
+        Fault::RankKilled => return Err("a rank is no host".into()),
         Fault::GuardKilled => {
             trial.kill_guard(&host)?;
             format!("SIGKILL to the guard of {host}")
@@ -183,7 +193,7 @@ async fn strike(trial: &mut Trial, fault: Fault, hits: &mut Hits) -> Result<Stru
             format!("link of {host} down")
         }
         Fault::HostMute | Fault::HostDeaf => {
-            let ends = if fault == Fault::HostMute { (host.clone(), manager) } else { (manager, host.clone()) };
+            let ends = if fault == Fault::HostMute { (host, manager) } else { (manager, host) };
             let hosts = &trial.training.hosts;
             hosts.get(&ends.0)?.cut_to(hosts.get(&ends.1)?)?;
             let what = format!("packets from {} to {} lost", ends.0, ends.1);
@@ -201,10 +211,7 @@ async fn strike(trial: &mut Trial, fault: Fault, hits: &mut Hits) -> Result<Stru
             trial.restart_program(&host).await?;
             format!("program of {host} killed and restarted")
         }
-    };
-    hits.ranks.extend(trial.ranks_on(&host));
-    hits.hosts.insert(host);
-    Ok(struck)
+    })
 }
 
 /// Returns the host that a fault hits.

@@ -1,8 +1,8 @@
 //! Faults of single ranks.
 
+use super::expected::Moment;
 use super::hosts::HOST;
 use super::shapes::SIX;
-use super::trial::Moment;
 use super::{BASE, Injected, Scenario, Trial};
 use rustix::process::Signal;
 use taskd_core::detect::FaultClass;

@@ -33,7 +33,7 @@ pub struct Row {
     pub grown_s: Option<f64>,
     /// Longest time without a step of any rank while the job took the returned host in.
     pub paused_s: Option<f64>,
-    /// True if every compared step had the undisturbed run's state and loss, to the bit; `None` if nothing was compared.
+    /// True if every compared step had the undisturbed run's state and loss, to the bit; `None`: nothing was compared.
     pub state_equal: Option<bool>,
     /// Steps of single ranks that were compared.
     pub steps_compared: Option<usize>,

@@ -1,8 +1,8 @@
 //! Jobs of two hosts: with a third voter exactly one of them continues, without one the host of the manager does.
 
-use super::hosts::{HOST, MANAGER, STORE_GAP};
+use super::expected::Moment;
+use super::hosts::{HOST, MANAGER};
 use super::shapes::{TWO, TWO_AND_VOTER};
-use super::trial::Moment;
 use super::{BASE, Injected, Scenario, Trial};
 use taskd_examples::program::Failure;
 
@@ -15,10 +15,10 @@ pub(super) const SCENARIOS: &[Scenario] = &[
     Scenario {
         name: "two-manager-lost",
         about: "of two hosts and a third voter, the manager's host is lost: the other host continues",
-        known_gap: Some(STORE_GAP),
         bound_s: Some(CONTINUE_BOUND_S),
         shape: TWO_AND_VOTER,
         inject: |trial| Box::pin(lose_manager(trial)),
+        ..BASE
     },
     Scenario {
         name: "two-cut",

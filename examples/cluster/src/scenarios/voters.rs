@@ -1,7 +1,7 @@
 //! Losses of voters: which parts of a job continue, which stop, and what is logged.
 
+use super::expected::Moment;
 use super::shapes::FIVE_VOTERS;
-use super::trial::Moment;
 use super::two::FENCED;
 use super::{BASE, Expected, Injected, Scenario, Trial};
 use std::time::Duration;

@@ -26,8 +26,8 @@ pub struct Plan {
     pub slots: Vec<u32>,
     /// Hosts of the job.
     pub hosts: usize,
-    /// Hosts that vote on the manager; the first one forms the job and is its first manager. If there are none, `h1` is the
-    /// only manager.
+    /// Hosts that vote on the manager; the first one forms the job and is its first manager. If there are none, `h1` is
+    /// the only manager.
     pub voters: Vec<String>,
     /// Lease of a host.
     pub lease: Duration,

@@ -86,14 +86,14 @@ impl Steps {
         first_common(lines, since, ranks as usize)
     }
 
-    /// Returns the longest time without a completed step of any rank, in seconds, that ended after `since` and began before
-    /// `until`.
+    /// Returns the longest part of the time from `since` to `until` in which no rank completed a step, in seconds. A pause
+    /// that began before `since` counts from its beginning.
     #[must_use]
     pub fn longest_pause(&self, since: f64, until: f64) -> f64 {
         let mut times: Vec<f64> = self.0.iter().flat_map(Process::computed).map(|line| line.t).collect();
         times.sort_by(f64::total_cmp);
         let pauses = times.windows(2).filter(|pair| pair[1] > since && pair[0] < until);
-        pauses.map(|pair| pair[1] - pair[0]).fold(0.0, f64::max)
+        pauses.map(|pair| pair[1].min(until) - pair[0]).fold(0.0, f64::max)
     }
 }
 
@@ -166,6 +166,15 @@ mod tests {
         let steps = Steps(vec![process(0, 10, &[(1, 1.0), (4, 5.5)]), process(0, 20, &[(3, 5.0)])]);
         let found = two_worlds(&steps, &Lives::new()).unwrap();
         assert!(found.contains("still trained 0.500 s"), "{found}");
+    }
+
+    #[test]
+    fn a_pause_counts_within_the_observed_time() {
+        let steps =
+            Steps(vec![process(0, 10, &[(1, 1.0), (2, 2.0), (3, 2.5), (4, 9.0)]), process(1, 11, &[(1, 1.25)])]);
+        assert!((steps.longest_pause(1.5, f64::INFINITY) - 6.5).abs() < 1e-9);
+        assert!((steps.longest_pause(1.5, 2.75) - 0.75).abs() < 1e-9, "it began at 1.25");
+        assert!((steps.longest_pause(2.0, 3.25) - 0.75).abs() < 1e-9, "it is cut at the end");
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! The agent's connections: opens or continues its session with the manager, and serves it until the connection is lost.
+//! The agent's connections: opens or continues its session with the manager, and serves it while they last.
 
 use super::running::Running;
 use super::search::{End, Known, Opened, Search, refusal};
@@ -43,9 +43,9 @@ pub(super) async fn serve_managers(shared: &Arc<Shared>) -> Result<(), AgentErro
         let (before, address) = (Instant::now(), opened.address.clone());
         match serve(shared, opened, &mut session, &mut search).await? {
             Next::Replaced(opened) => replacement = Some(opened),
-            Next::Ended(End::Elsewhere(manager)) => search.first(&manager),
+            Next::Ended(End::Elsewhere(manager)) => search.hint(manager),
             Next::Ended(End::Refused(why) | End::Retry(why)) => {
-                search.pause(&address, why, before.elapsed() > RETRY.1).await;
+                search.ended(&address, why, before.elapsed() > RETRY.1).await;
             }
         }
     }
@@ -57,8 +57,8 @@ fn known(session: Option<&Session>) -> Known {
 
 /// Serves a session over one connection, until that is lost or replaced.
 ///
-/// A silent connection is kept until a new one is welcomed: a loaded machine is slow, not lost. Meanwhile it only extends
-/// the lease: the new connection repeats all frames that were not taken before it was opened.
+/// A silent connection is kept until a new one is welcomed: a loaded machine is slow, not lost. Meanwhile it only
+/// extends the lease: the new connection repeats all frames that were not taken before it was opened.
 async fn serve(
     shared: &Arc<Shared>,
     opened: Opened,
@@ -82,10 +82,7 @@ async fn serve(
     let mut requests = interval(Duration::from_millis(welcome.lease_interval_ms.max(1)));
     requests.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let (mut heard, mut is_replaced) = (Instant::now(), false);
-    let replacement = async {
-        search.first(&address);
-        search.welcomed(&known).await
-    };
+    let replacement = search.welcomed(&known);
     tokio::pin!(replacement);
     let next = loop {
         let message = tokio::select! {
@@ -97,11 +94,7 @@ async fn serve(
             }
             opened = &mut replacement, if is_replaced => break Next::Replaced(opened?),
             () = sleep_until(heard + silent_after), if !is_replaced => {
-                tracing::warn!(
-                    host = %shared.host, manager = %address,
-                    "the manager has been silent for {silent_after:?}: this agent opens a new connection, and keeps the \
-                     old one until then"
-                );
+                log_silence(shared, &address, silent_after);
                 is_replaced = true;
                 continue;
             }
@@ -113,6 +106,13 @@ async fn serve(
     };
     served.session.link.detach(number);
     Ok(next)
+}
+
+fn log_silence(shared: &Shared, manager: &str, time: Duration) {
+    tracing::warn!(
+        host = %shared.host, %manager,
+        "the manager has been silent for {time:?}: this agent opens a new connection, and keeps the old one until then"
+    );
 }
 
 /// A session over the connection in use.

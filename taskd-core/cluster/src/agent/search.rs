@@ -1,4 +1,4 @@
-//! Finds the manager: dials addresses in turn until one of them welcomes this agent.
+//! Finds the manager: dials all addresses until one of them welcomes this agent.
 
 use super::{AgentError, RETRY, Shared};
 use crate::dial::root_cause;
@@ -7,17 +7,22 @@ use crate::session::Link;
 use crate::wire::proto::manager_client::ManagerClient;
 use crate::wire::proto::{Hello, ToAgent, ToManager, Welcome, to_agent, to_manager};
 use crate::wire::{BODY_BYTES_MAX, MANAGER_METADATA, MESSAGE_BYTES_MORE, VERSION, VERSION_MIN, encode};
-use std::collections::VecDeque;
+use futures::StreamExt;
+use futures::stream::FuturesUnordered;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 use tokio_stream::wrappers::UnboundedReceiverStream;
+use tonic::transport::Channel;
 use tonic::{Code, Status, Streaming};
 
 /// Maximum number of addresses of managers that others have named and that are still to be dialled.
 const HINTS_MAX: usize = 16;
+/// Part of a lease that is the longest time between two attempts while the lease runs: one eighth.
+const LEASE_PART: u32 = 8;
 
 /// A connection over which a manager has welcomed this agent.
 pub(super) struct Opened {
@@ -42,26 +47,39 @@ pub(super) enum End {
 }
 
 /// The addresses that are dialled, and what is known of them.
+///
+/// All addresses are tried at the same time: a host that is lost or stopped does not answer, and must not hide the next
+/// manager until its time limit. The first welcome wins, and the other connections are dropped.
 pub(super) struct Search {
     shared: Arc<Shared>,
-    /// Number of addresses dialled so far.
-    dialled: usize,
-    hints: VecDeque<String>,
-    pause: Duration,
+    /// Addresses of managers that others have named, to be dialled besides the listed ones.
+    hints: Vec<String>,
+    /// Number of attempts in a row that have failed, by address.
+    failed: BTreeMap<String, u32>,
+    /// Number of connections in a row that have ended soon.
+    short: u32,
     admitted: bool,
     logged: String,
+}
+
+/// An address with its answer. `repeats` is false for an address that another process has named.
+struct Attempt {
+    address: String,
+    repeats: bool,
+    answer: Result<Opened, NotOpened>,
 }
 
 impl Search {
     pub(super) fn new(shared: &Arc<Shared>) -> Search {
         let shared = Arc::clone(shared);
-        Search { shared, dialled: 0, hints: VecDeque::new(), pause: RETRY.0, admitted: false, logged: String::new() }
+        let (failed, logged) = (BTreeMap::new(), String::new());
+        Search { shared, hints: Vec::new(), failed, short: 0, admitted: false, logged }
     }
 
-    /// Dials this address before the others.
-    pub(super) fn first(&mut self, address: &str) {
+    /// Dials this address, too.
+    pub(super) fn hint(&mut self, address: String) {
         if self.hints.len() < HINTS_MAX {
-            self.hints.push_front(address.to_owned());
+            self.hints.push(address);
         }
     }
 
@@ -70,73 +88,155 @@ impl Search {
     /// # Errors
     /// Returns [`AgentError::Refused`] if a manager refuses this agent before it was ever admitted.
     pub(super) async fn welcomed(&mut self, known: &Known) -> Result<Opened, AgentError> {
-        loop {
-            let address = self.hints.pop_front().unwrap_or_else(|| self.next_address());
-            match open(&self.shared, &address, known).await {
-                Ok(opened) => {
-                    self.admitted = true;
-                    self.shared.connections.fetch_add(1, Ordering::Relaxed);
-                    return Ok(opened);
+        let hints = std::mem::take(&mut self.hints).into_iter().map(|address| (address, false));
+        let listed = self.shared.managers.iter().map(|address| (address.clone(), true));
+        let all: Vec<(String, bool)> = listed.chain(hints).collect();
+        let mut attempts: FuturesUnordered<_> =
+            all.into_iter().map(|(address, repeats)| self.attempt(address, repeats, None, known)).collect();
+        while let Some(Attempt { address, repeats, answer }) = attempts.next().await {
+            let NotOpened { end, channel } = match answer {
+                Ok(opened) => return Ok(self.opened(opened)),
+                Err(not_opened) => not_opened,
+            };
+            match end {
+                End::Refused(why) if !self.admitted => return Err(AgentError::Refused(why)),
+                End::Elsewhere(manager) if manager != address && attempts.len() < self.attempts_max() => {
+                    attempts.push(self.attempt(manager, false, None, known));
                 }
-                Err(End::Refused(why)) if !self.admitted => return Err(AgentError::Refused(why)),
-                Err(End::Elsewhere(manager)) if self.hints.len() < HINTS_MAX && manager != address => {
-                    self.hints.push_front(manager);
-                }
-                Err(End::Elsewhere(_)) => {
-                    self.pause(&address, format!("{address} is not the manager and knows no other"), false).await;
-                }
-                Err(End::Refused(why) | End::Retry(why)) => self.pause(&address, why, false).await,
+                End::Elsewhere(_) => self.log(&address, format!("{address} is not the manager and knows no other")),
+                End::Refused(why) | End::Retry(why) => self.log(&address, why),
             }
+            if repeats {
+                let again = Again { after: self.pause_for(&address), channel };
+                attempts.push(self.attempt(address, repeats, Some(again), known));
+            }
+        }
+        Err(AgentError::Refused("the agent has no address of a manager".into())) // `build` refuses that
+    }
+
+    /// Logs why a connection has ended, and waits if it has not lasted: `lasted` is true for one that served for a while.
+    pub(super) async fn ended(&mut self, address: &str, why: String, lasted: bool) {
+        self.log(address, why);
+        self.short = if lasted { 0 } else { self.short.saturating_add(1) };
+        if let Some(number) = self.short.checked_sub(1) {
+            tokio::time::sleep(doubled(number, self.longest_pause())).await;
         }
     }
 
-    /// Logs why there is no connection, once for each reason, and waits before the next address is dialled. `lasted` is true
-    /// after a connection that has served for some time.
-    pub(super) async fn pause(&mut self, address: &str, why: String, lasted: bool) {
+    fn opened(&mut self, opened: Opened) -> Opened {
+        self.admitted = true;
+        self.failed.clear();
+        self.shared.connections.fetch_add(1, Ordering::Relaxed);
+        opened
+    }
+
+    fn attempts_max(&self) -> usize {
+        self.shared.managers.len() + HINTS_MAX
+    }
+
+    fn attempt(
+        &self,
+        address: String,
+        repeats: bool,
+        again: Option<Again>,
+        known: &Known,
+    ) -> impl Future<Output = Attempt> + Send + use<> {
+        let (shared, known) = (Arc::clone(&self.shared), known.clone());
+        async move {
+            let Again { after, channel } = again.unwrap_or_default();
+            tokio::time::sleep(after).await;
+            let answer = open(&shared, &address, channel, &known).await;
+            Attempt { address, repeats, answer }
+        }
+    }
+
+    /// Returns the time after which an address is tried again; it doubles with each failure.
+    fn pause_for(&mut self, address: &str) -> Duration {
+        let failed = self.failed.entry(address.to_owned()).or_default();
+        let number = *failed;
+        *failed = failed.saturating_add(1);
+        doubled(number, self.longest_pause())
+    }
+
+    /// Returns the longest time between two attempts: a small part of the lease while one runs.
+    fn longest_pause(&self) -> Duration {
+        let runs = self.shared.lease.borrow().until.is_some_and(|until| until > Instant::now());
+        if runs { RETRY.1.min(self.shared.settings.lease / LEASE_PART) } else { RETRY.1 }
+    }
+
+    /// Logs why there is no connection, once for each reason.
+    fn log(&mut self, address: &str, why: String) {
         if why != self.logged {
             tracing::warn!(host = %self.shared.host, %address, %why, "the agent has no manager: it dials again");
             self.logged = why;
         }
-        self.pause = if lasted { RETRY.0 } else { (self.pause * 2).min(RETRY.1) };
-        // Several addresses are dialled one after the other without a pause.
-        if self.hints.is_empty() {
-            tokio::time::sleep(self.pause / u32::try_from(self.shared.managers.len()).unwrap_or(1)).await;
-        }
-    }
-
-    fn next_address(&mut self) -> String {
-        let managers = &self.shared.managers;
-        let next = managers.get(self.dialled % managers.len().max(1)).cloned().unwrap_or_default();
-        self.dialled = self.dialled.wrapping_add(1);
-        next
     }
 }
 
-/// Opens a connection, and presents this agent.
-async fn open(shared: &Arc<Shared>, address: &str, known: &Known) -> Result<Opened, End> {
+/// Returns the shortest pause, doubled `number` times, but not more than `longest`.
+fn doubled(number: u32, longest: Duration) -> Duration {
+    RETRY.0.saturating_mul(1_u32.checked_shl(number).unwrap_or(u32::MAX)).min(longest)
+}
+
+/// A further attempt at an address.
+#[derive(Default)]
+struct Again {
+    after: Duration,
+    /// The connection of the last attempt, if it is open.
+    channel: Option<Channel>,
+}
+
+/// Why a process has not welcomed this agent.
+struct NotOpened {
+    end: End,
+    /// The connection, if the process itself has answered: it can be used again.
+    channel: Option<Channel>,
+}
+
+/// Presents this agent to a process, over a new connection unless one is open.
+async fn open(
+    shared: &Arc<Shared>,
+    address: &str,
+    channel: Option<Channel>,
+    known: &Known,
+) -> Result<Opened, NotOpened> {
     let settings = &shared.settings;
-    let channel = shared.access.dial(address, settings.connect_within).await.map_err(End::Retry)?;
+    let lost = |end| NotOpened { end, channel: None };
+    let channel = match channel {
+        Some(channel) => channel,
+        None => {
+            let dialled = shared.access.dial(address, settings.connect_within).await;
+            dialled.map_err(|why| lost(End::Retry(why)))?
+        }
+    };
     let (sender, receiver) = unbounded_channel();
-    let hello = hello(shared, known).map_err(End::Refused)?;
+    let hello = hello(shared, known).map_err(|why| lost(End::Refused(why)))?;
     let _ = sender.send(ToManager { message: Some(to_manager::Message::Hello(hello)) });
-    let request = shared.access.request(UnboundedReceiverStream::new(receiver));
-    let request = request.map_err(|status| refusal(address, &status))?;
+    let refused = |status: Status| {
+        let has_answered = std::error::Error::source(&status).is_none();
+        NotOpened { end: refusal(address, &status), channel: has_answered.then(|| channel.clone()) }
+    };
+    let request = shared.access.request(UnboundedReceiverStream::new(receiver)).map_err(refused)?;
     let limit = BODY_BYTES_MAX + MESSAGE_BYTES_MORE;
-    let mut client = ManagerClient::new(channel).max_decoding_message_size(limit).max_encoding_message_size(limit);
+    let mut client =
+        ManagerClient::new(channel.clone()).max_decoding_message_size(limit).max_encoding_message_size(limit);
     let opened = timeout(settings.hello_within, async {
         let mut incoming = client.session(request).await?.into_inner();
         let first = incoming.message().await?;
         Ok::<_, Status>((incoming, first))
     });
     let (incoming, first) = match opened.await {
-        Ok(opened) => opened.map_err(|status| refusal(address, &status))?,
-        Err(_) => return Err(End::Retry(format!("{address} opens no session within {:?}", settings.hello_within))),
+        Ok(opened) => opened.map_err(refused)?,
+        Err(_) => {
+            let why = format!("{address} opens no session within {:?}", settings.hello_within);
+            return Err(lost(End::Retry(why)));
+        }
     };
     match first.and_then(|first| first.message) {
         Some(to_agent::Message::Welcome(welcome)) => {
             Ok(Opened { address: address.to_owned(), welcome, sender, incoming })
         }
-        _ => Err(End::Retry(format!("{address} does not answer as a manager of taskd"))),
+        _ => Err(lost(End::Retry(format!("{address} does not answer as a manager of taskd")))),
     }
 }
 

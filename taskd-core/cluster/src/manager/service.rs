@@ -182,7 +182,7 @@ struct Reader {
 }
 
 impl Reader {
-    async fn run(self, mut incoming: Streaming<ToManager>) {
+    async fn run(mut self, mut incoming: Streaming<ToManager>) {
         let ended = loop {
             let message = tokio::select! {
                 biased;
@@ -200,7 +200,7 @@ impl Reader {
                 }),
                 Some(to_manager::Message::Lease(request)) => {
                     self.grant(&request);
-                    self.session.link.confirm(request.received)
+                    self.resume(request.received)
                 }
                 Some(to_manager::Message::Hello(_)) => Err(LinkEnd("the agent sent a second Hello".into())),
                 None => Ok(()), // a message of a later version
@@ -214,6 +214,14 @@ impl Reader {
             self.session.calls.end(&end.0);
         }
         self.session.link.detach(self.connection);
+    }
+
+    /// Takes a confirmation. The session uses this connection again if a newer one, which the agent has dropped, was in use.
+    fn resume(&mut self, received: u64) -> Result<(), LinkEnd> {
+        if !self.session.link.is_attached() {
+            self.connection = self.session.link.attach(self.sender.clone(), received)?;
+        }
+        self.session.link.confirm(received)
     }
 
     /// Answers a request for a lease. The agent computes its end from the age of the anchor.

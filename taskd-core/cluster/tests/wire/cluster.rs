@@ -176,6 +176,18 @@ impl Proxy {
         Proxy { address, cuts, passes, _tasks: tasks }
     }
 
+    /// Accepts connections, and never answers: as a process that is stopped.
+    pub(crate) async fn silent() -> Proxy {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+        let address = listener.local_addr().expect("bound");
+        let mut tasks = JoinSet::new();
+        tasks.spawn(async move {
+            let _held = listener;
+            std::future::pending::<()>().await;
+        });
+        Proxy { address, cuts: Arc::default(), passes: Arc::new(watch::Sender::new(Passes::All)), _tasks: tasks }
+    }
+
     /// Cuts all connections and refuses new ones, or accepts them again.
     pub(crate) fn set_open(&self, open: bool) {
         self.set(if open { Passes::All } else { Passes::Nothing });

@@ -139,3 +139,16 @@ async fn a_silent_connection_is_kept_until_a_new_one_is_welcomed() {
         sleep(Duration::from_millis(5)).await;
     }
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_candidate_that_does_not_answer_does_not_hide_the_manager() {
+    let mut settings = settings();
+    settings.hello_within = PATIENCE * 2;
+    let cluster = Cluster::new(settings).await;
+    let stopped = Proxy::silent().await;
+    let address = cluster.address.to_string();
+    let host =
+        agent_with(&cluster, "host", FakeLauncher::new().attach(), Some(&stopped), |agent| agent.manager(address));
+    cluster.manager(1).await;
+    assert_eq!(host.agent.connections(), 1);
+}

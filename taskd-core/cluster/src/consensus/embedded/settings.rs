@@ -20,6 +20,9 @@ pub struct EmbeddedSettings {
 /// Longest election timeout: longer ones would be typing errors, and delays derived from them stay within a day.
 pub const ELECTION_MAX: Duration = Duration::from_secs(600);
 
+/// Shortest longest election timeout that follows from a lease: a vote is synced to the disk.
+const SHORTEST_ELECTION_MAX: Duration = Duration::from_millis(100);
+
 impl EmbeddedSettings {
     /// Creates settings. `heartbeat` is the interval at which the leader sends to the other voters; a voter stands for
     /// leader when it has heard nothing for `election_max` (the leader's lease) plus its own time between
@@ -54,6 +57,20 @@ impl EmbeddedSettings {
             ));
         }
         Ok(EmbeddedSettings { heartbeat, election_min, election_max })
+    }
+
+    /// Returns the settings for a job whose hosts may train for `lease` without contact to a manager: the next manager is
+    /// elected within half of that, [`failover`](EmbeddedSettings::failover). The other half is for agents to notice the
+    /// loss, to find the next manager, and to get a lease from it, so that a change of managers stops no rank. Not longer
+    /// than the default, and not shorter than a machine with a disk can serve.
+    #[must_use]
+    pub fn for_lease(lease: Duration) -> EmbeddedSettings {
+        let default = EmbeddedSettings::default();
+        // `failover` is three times `election_max` and three heartbeats, of which one is an eighth of `election_max`.
+        let election_max = (lease * 4 / 27).clamp(SHORTEST_ELECTION_MAX, default.election_max);
+        let [heartbeat, election_min, election_max] =
+            [election_max / 8, election_max / 2, election_max].map(whole_millis);
+        EmbeddedSettings { heartbeat, election_min, election_max }
     }
 
     /// Interval at which the leader sends to the other voters; default 100 ms. A replication request is repeated after
@@ -153,6 +170,17 @@ pub(super) fn millis(time: Duration) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_lease_leaves_half_of_its_time_after_an_election() {
+        for lease in [700, 1000, 1700, 3000, 6000, 60_000].map(Duration::from_millis) {
+            let settings = EmbeddedSettings::for_lease(lease);
+            assert!(settings.failover() * 2 <= lease, "{lease:?}: {settings:?}");
+            let EmbeddedSettings { heartbeat, election_min, election_max } = settings;
+            assert_eq!(EmbeddedSettings::new(heartbeat, election_min, election_max), Ok(settings), "they are allowed");
+        }
+        assert_eq!(EmbeddedSettings::for_lease(ELECTION_MAX), EmbeddedSettings::for_lease(Duration::from_secs(6)));
+    }
 
     #[test]
     fn settings_without_the_relation_are_refused() {

@@ -4,6 +4,7 @@
 mod cluster;
 mod lease;
 mod pausable;
+mod records;
 mod returns;
 mod sources;
 mod without_lease;

@@ -8,6 +8,8 @@ use taskd_core::cluster::security::{IncomingLimits, Security, SecurityContext};
 use taskd_core::cluster::{Agent, Forwarder};
 use taskd_core::job::{Name, NodeId};
 use taskd_core::launch::{Launcher, LocalLauncher, OnOwnerLoss};
+use taskd_core::trace::RecordBatch;
+use taskd_core::trace::store::{StoreConfig, TraceStore};
 use taskd_examples::program::Failure;
 use taskd_pytorch::{Torch, TorchLauncher};
 use tokio::net::TcpListener;
@@ -16,6 +18,11 @@ use tonic::service::InterceptorLayer;
 
 /// Time between two readings of the ranks' heartbeats and steps.
 const BEATS_EVERY: Duration = Duration::from_millis(200);
+
+/// Bytes of records that a host keeps; the oldest files are deleted beyond that.
+const RECORDS_MAX: u64 = 256 << 20;
+/// Name of the directory with the records of a host's ranks.
+const RECORDS: &str = "ranks";
 
 /// The parts of an agent before it connects.
 #[derive(Debug)]
@@ -63,8 +70,11 @@ impl HostAgent {
         let HostAgent { host, security, forwarder, local, torch, common } = self;
         let mut agent = Agent::builder(common.job.clone(), host, torch, &security).settings(common.settings());
         agent = agent.fence(Arc::<LocalLauncher>::clone(&local)); // for an agent that is stopped or killed
-        // Records stay on this host: they are reduced here, and the manager gets facts.
-        agent = agent.source(local.heartbeats(BEATS_EVERY)).source(local.recordings());
+        // Records stay on this host: they are reduced here, and the manager gets facts. It can fetch records later.
+        let root = std::path::absolute(&common.dir)?.join("records");
+        let store = TraceStore::open(StoreConfig { bytes_max: RECORDS_MAX, ..StoreConfig::new(&root, RECORDS) })?;
+        let recordings = local.recordings().sink(move |batch: &Arc<RecordBatch>| _ = store.append(Arc::clone(batch)));
+        agent = agent.source(local.heartbeats(BEATS_EVERY)).source(recordings).records(root.join(RECORDS));
         for manager in managers {
             agent = agent.manager(manager);
         }

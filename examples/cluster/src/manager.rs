@@ -92,6 +92,9 @@ pub(crate) async fn run(options: &ManagerOptions, manager: &Manager) -> Result<J
         .build()?;
     let report = runtime.run_with_signals(LEAVE).await;
     shown::facts(&manager.hosts());
+    if let Some(dir) = &options.records {
+        shown::fetch_records(manager, dir).await;
+    }
     Ok(report?)
 }
 

@@ -79,6 +79,10 @@ pub struct ManagerOptions {
     /// are made). The script has to call `taskd.load_checkpoint`.
     #[arg(long)]
     pub memory_every: Option<NonZeroU64>,
+    /// Directory to which the records of all hosts are copied at the end of the job, for a report. Otherwise they stay on
+    /// the hosts.
+    #[arg(long)]
+    pub records: Option<PathBuf>,
     /// Prints the report of the job as one line of JSON at the end.
     #[arg(long)]
     pub json: bool,

@@ -1,7 +1,8 @@
 //! What the manager prints about its hosts.
 
+use std::path::Path;
 use std::time::Duration;
-use taskd_core::cluster::{HostStatus, Manager};
+use taskd_core::cluster::{HostStatus, Manager, RecordsRequest};
 use tokio::time::{Instant, sleep};
 
 /// Time to wait for the clocks of hosts that have just registered: some requests for a lease.
@@ -47,4 +48,22 @@ pub(crate) fn facts(hosts: &[HostStatus]) {
         sum(|host| host.facts.failed),
         sum(|host| host.facts.waited),
     );
+}
+
+/// Copies the records of all hosts to `dir/HOST`, and prints what came.
+pub(crate) async fn fetch_records(manager: &Manager, dir: &Path) {
+    for HostStatus { host, .. } in manager.hosts() {
+        let into = dir.join(host.0.as_str());
+        match manager.fetch_records(&host, &RecordsRequest::default(), &into).await {
+            Ok(fetched) => println!(
+                "records       {}: {} files with {} bytes in {}; {} files stay there",
+                host.0,
+                fetched.files,
+                fetched.bytes,
+                into.display(),
+                fetched.left_out
+            ),
+            Err(error) => println!("records       {}: {error}", host.0),
+        }
+    }
 }

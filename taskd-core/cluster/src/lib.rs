@@ -11,6 +11,9 @@ mod clock;
 mod clock_offset;
 pub mod consensus;
 mod dial;
+#[cfg(feature = "test-util")]
+#[doc(hidden)]
+pub mod fuzz;
 mod manager;
 pub mod membership;
 mod rendezvous;
@@ -23,6 +26,9 @@ mod wire;
 pub use agent::{Agent, AgentBuilder, AgentError, OnLeaseEnd};
 pub use clock_offset::ClockOffset;
 pub use dial::Dial;
-pub use manager::{ClusterLauncher, ClusterSource, FactCounts, HostStatus, Manager, ManagerError, ManagerService};
+pub use manager::{
+    ClusterLauncher, ClusterSource, FactCounts, FetchedRecords, HostStatus, Manager, ManagerError, ManagerService,
+    RecordsError, RecordsRequest,
+};
 pub use rendezvous::{Forwarder, PeerService};
 pub use settings::{ClusterSettings, SettingsError};

@@ -6,6 +6,7 @@
 mod connection;
 mod lease;
 mod outbox;
+mod records;
 mod running;
 mod search;
 mod serve;
@@ -23,6 +24,7 @@ pub(crate) use sources::SOURCES_MAX;
 use sources::Sources;
 use std::collections::BTreeMap;
 use std::fmt;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -41,6 +43,7 @@ pub struct AgentBuilder {
     host: NodeId,
     launcher: Arc<dyn Launcher>,
     sources: Vec<Box<dyn TraceSource>>,
+    records: Option<PathBuf>,
     managers: Vec<String>,
     labels: BTreeMap<String, String>,
     settings: ClusterSettings,
@@ -82,6 +85,15 @@ impl AgentBuilder {
     #[must_use]
     pub fn source(mut self, source: impl TraceSource + 'static) -> AgentBuilder {
         self.sources.push(Box::new(source));
+        self
+    }
+
+    /// Sets the directory in which a [`TraceStore`](taskd_runtime::trace::store::TraceStore) keeps the records of this host's
+    /// ranks: `ROOT/TASK`. They stay there; the manager fetches some when it needs them
+    /// ([`Manager::fetch_records`](crate::Manager::fetch_records)).
+    #[must_use]
+    pub fn records(mut self, dir: impl Into<PathBuf>) -> AgentBuilder {
+        self.records = Some(dir.into());
         self
     }
 
@@ -163,7 +175,7 @@ impl AgentBuilder {
             return Err(AgentError::Refused(text));
         }
         let AgentBuilder { job, host, launcher, sources, managers, labels, settings, access, .. } = self;
-        let AgentBuilder { calendar_ahead_nanos, on_lease_end, fence, forwarder, peer_address, .. } = self;
+        let AgentBuilder { records, calendar_ahead_nanos, on_lease_end, fence, forwarder, peer_address, .. } = self;
         let begun = Moment::now();
         let shared = Shared {
             job,
@@ -172,6 +184,7 @@ impl AgentBuilder {
             begun,
             launcher,
             sources: Arc::new(Sources::new(sources, begun)),
+            records,
             managers,
             labels,
             settings,
@@ -212,6 +225,8 @@ struct Shared {
     begun: Moment,
     launcher: Arc<dyn Launcher>,
     sources: Arc<Sources>,
+    /// Directory of the ranks' records.
+    records: Option<PathBuf>,
     managers: Vec<String>,
     labels: BTreeMap<String, String>,
     settings: ClusterSettings,
@@ -276,6 +291,7 @@ impl Agent {
             host,
             launcher: Arc::new(launcher),
             sources: Vec::new(),
+            records: None,
             managers: Vec::new(),
             labels: BTreeMap::new(),
             settings: ClusterSettings::default(),

@@ -1,6 +1,6 @@
-//! Carries out the manager's calls on the agent's launcher and trace sources.
+//! Carries out the manager's calls on the agent's launcher, trace sources and records.
 
-use super::sources::Sources;
+use super::{Shared, records};
 use crate::wire::proto::{Answer, Call, answer};
 use crate::wire::{
     BodyError, CollectArguments, DirectiveArguments, NextArguments, PrepareArguments, StartArguments, StopArguments,
@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use taskd_runtime::job::{NodeId, Rank, WorkerSpec};
 use taskd_runtime::launch::python::{COPY_TO_VARIABLE, SECRET_VARIABLE};
-use taskd_runtime::launch::{LaunchError, Launcher, StartBatch};
+use taskd_runtime::launch::{LaunchError, StartBatch};
 
 /// What the agent itself does for a call.
 pub(super) enum Special {
@@ -24,18 +24,13 @@ pub(super) enum Special {
 }
 
 /// Carries out a call, and returns its answer. A method that the agent does not know gets an answer that states that.
-/// `rendezvous` is called with the address of the agent on the host of the rendezvous service, before the launcher is.
-pub(super) async fn serve(
-    launcher: &dyn Launcher,
-    sources: &Sources,
-    call: &Call,
-    rendezvous: impl Fn(Option<String>) + Send + Sync,
-) -> (Answer, Option<Special>) {
-    let mut special = None;
+/// The address of the agent on the host of the rendezvous service is used from now on, before the launcher is called.
+pub(super) async fn serve(shared: &Shared, call: &Call) -> (Answer, Option<Special>) {
+    let (launcher, mut special) = (&shared.launcher, None);
     let result = match &*call.method {
         method::START => match read::<StartArguments>(&call.arguments) {
             Ok(StartArguments { batch, rendezvous: at, secret, address, copies }) => {
-                rendezvous(at);
+                shared.rendezvous_is_at(at);
                 value(launcher.start(&with_settings(batch, secret.as_ref(), address.as_ref(), &copies)).await)
             }
             Err(error) => Err(error),
@@ -55,14 +50,14 @@ pub(super) async fn serve(
         },
         method::SEND_DIRECTIVES => match read::<DirectiveArguments>(&call.arguments) {
             Ok(DirectiveArguments { id, batch, rendezvous: at }) => {
-                rendezvous(at);
+                shared.rendezvous_is_at(at);
                 value(launcher.send_directives(id, &batch).await)
             }
             Err(error) => Err(error),
         },
         method::PREPARE => match read::<PrepareArguments>(&call.arguments) {
             Ok(arguments) => {
-                rendezvous(arguments.rendezvous.clone());
+                shared.rendezvous_is_at(arguments.rendezvous.clone());
                 let options = arguments.options();
                 let PrepareArguments { batch, secret, address, copies, .. } = arguments;
                 let batch = with_settings(batch, secret.as_ref(), address.as_ref(), &copies);
@@ -82,6 +77,21 @@ pub(super) async fn serve(
             launcher.begin_shutdown(grace);
             value(Ok(()))
         }),
+        other => match look(shared, call).await {
+            Some(result) => result,
+            None => {
+                let result = Some(answer::Result::UnknownMethod(other.to_owned()));
+                return (Answer { call: call.id, result }, None);
+            }
+        },
+    };
+    (answer(call, result), special)
+}
+
+/// Carries out a call that changes nothing on this host: to its sources and its records. `None` for an unknown method.
+async fn look(shared: &Shared, call: &Call) -> Option<Result<Bytes, LaunchError>> {
+    let (sources, dir) = (&shared.sources, shared.records.as_deref());
+    Some(match &*call.method {
         method::SOURCES_NEXT => match read::<NextArguments>(&call.arguments) {
             Ok(NextArguments { after }) => Ok(sources.next(after).await),
             Err(error) => Err(error),
@@ -90,12 +100,16 @@ pub(super) async fn serve(
             Ok(CollectArguments { probe, about }) => value(Ok(sources.collect(&probe, about).await)),
             Err(error) => Err(error),
         },
-        unknown => {
-            let result = Some(answer::Result::UnknownMethod(unknown.to_owned()));
-            return (Answer { call: call.id, result }, None);
-        }
-    };
-    (answer(call, result), special)
+        method::RECORDS_LIST => match read(&call.arguments) {
+            Ok(request) => value(records::list(dir, request).await),
+            Err(error) => Err(error),
+        },
+        method::RECORDS_READ => match read(&call.arguments) {
+            Ok(request) => value(records::read(dir, request).await),
+            Err(error) => Err(error),
+        },
+        _ => return None,
+    })
 }
 
 /// Variable of a rank: the address at which ranks of other hosts reach it.

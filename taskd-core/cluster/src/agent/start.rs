@@ -16,7 +16,7 @@ pub(super) async fn serve_with_lease(shared: &Shared, call: &Call) -> (Answer, O
     if starts && !shared.is_leased_within(shared.settings.silent_after).await {
         return (without_lease(call, &shared.host), None);
     }
-    let answered = serve(&*shared.launcher, &shared.sources, call, |at| shared.rendezvous_is_at(at)).await;
+    let answered = serve(shared, call).await;
     if starts && !shared.lease.borrow().is_in_force() {
         shared.undo(call).await;
         return (without_lease(call, &shared.host), None);

@@ -10,6 +10,8 @@ pub mod etcd;
 mod record;
 mod single;
 
+#[cfg(feature = "test-util")]
+pub(crate) use embedded::fuzz;
 pub use embedded::{Embedded, EmbeddedClient, EmbeddedConfig, EmbeddedSettings, VoterAddress};
 pub use error::ConsensusError;
 pub use etcd::{Etcd, EtcdSettings};

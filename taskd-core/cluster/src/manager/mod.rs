@@ -5,9 +5,13 @@
 mod completed;
 mod copies;
 mod facts;
+#[cfg(feature = "test-util")]
+pub(crate) mod fuzz;
 mod host;
+mod introduce;
 mod launcher;
 mod proofs;
+mod records;
 mod remote;
 mod service;
 mod source;
@@ -17,6 +21,7 @@ mod world;
 pub use facts::FactCounts;
 pub use host::HostStatus;
 pub use launcher::ClusterLauncher;
+pub use records::{FetchedRecords, RecordsError, RecordsRequest};
 pub use service::ManagerService;
 pub use source::ClusterSource;
 
@@ -24,14 +29,13 @@ use crate::clock::Moment;
 use crate::consensus::{Candidate, Consensus, ConsensusError, Epoch};
 use crate::session::Outgoing;
 use crate::settings::{ClusterSettings, SettingsError};
-use crate::wire::proto::{ToAgent, Welcome, to_agent};
 use crate::wire::{VERSION, VERSION_MIN, common_version, encode, method};
 use completed::Completed;
 use copies::Copies;
 use futures::future::join_all;
 use host::{Host, Session, Visibility};
+use introduce::{introduce, welcome};
 use proofs::{Proofs, Proven};
-use remote::RemoteLauncher;
 use service::Greeting;
 use std::collections::BTreeMap;
 use std::fmt;
@@ -371,47 +375,5 @@ impl Inner {
 
     fn lock(&self) -> MutexGuard<'_, BTreeMap<NodeId, Arc<Host>>> {
         self.hosts.lock().unwrap_or_else(PoisonError::into_inner) // no foreign code runs while it is locked
-    }
-}
-
-/// Sends the Welcome of a session, then the frames that the agent does not have. Returns the number of the connection.
-fn welcome(
-    manager: &Inner,
-    version: u32,
-    session: &Session,
-    sender: &UnboundedSender<Outgoing>,
-    received: u64,
-) -> Result<u64, Status> {
-    let millis = |time: std::time::Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
-    let welcome = Welcome {
-        version,
-        epoch: manager.epoch.0,
-        session: session.id,
-        received: session.link.taken(),
-        lease_interval_ms: millis(manager.settings.lease_interval),
-        lease_ms: millis(manager.settings.lease),
-    };
-    let _ = sender.send(Ok(ToAgent { message: Some(to_agent::Message::Welcome(welcome)) }));
-    session.link.attach(sender.clone(), received).map_err(|end| {
-        session.calls.end(&end.0);
-        Status::aborted(end.0)
-    })
-}
-
-/// Adds the launcher of a new host to the fleet, and watches the host.
-async fn introduce(manager: Arc<Inner>, host: Arc<Host>) {
-    let launcher = RemoteLauncher { host: Arc::clone(&host), manager: Arc::clone(&manager) };
-    if let Err(error) = manager.fleet.add(launcher).await {
-        tracing::warn!(host = %host.name, %error, "the processes of a host cannot be listed: it is not admitted");
-        manager.lock().remove(&host.name);
-        return host.session().calls.end(&format!("the processes of this host cannot be listed: {error}"));
-    }
-    manager.listed.send_modify(|listed| *listed += 1);
-    let over = manager.over();
-    tokio::select! {
-        biased;
-        _ = over => {}
-        () = watchdog::watch(Arc::clone(&manager), Arc::clone(&host)) => {}
-        () = facts::pull(&manager, &host) => {}
     }
 }

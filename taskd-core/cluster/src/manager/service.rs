@@ -121,7 +121,7 @@ pub(super) struct Greeting {
     pub(super) introduction: Introduction,
 }
 
-fn read(hello: Hello, peer: Option<&Peer>) -> Result<Greeting, Status> {
+pub(super) fn read(hello: Hello, peer: Option<&Peer>) -> Result<Greeting, Status> {
     if let Some(peer) = peer {
         peer.identity().may_speak_for(&hello.host)?;
     }

@@ -59,7 +59,7 @@ impl WorldRecord {
     }
 
     /// Returns the value of the record. It is compressed: the hosts of a world repeat their names.
-    fn value(&self) -> Result<Bytes, LaunchError> {
+    pub(super) fn value(&self) -> Result<Bytes, LaunchError> {
         let bytes = encode(self).map_err(|error| LaunchError::Refused(format!("the world's record: {error}")))?;
         Ok(lz4_flex::block::compress_prepend_size(&bytes).into())
     }
@@ -93,7 +93,7 @@ impl WorldRecord {
     }
 
     /// Returns the record with the world of a batch and the services that it starts.
-    fn with(&self, world: &Arc<World>, starts: Option<&StartBatch>) -> WorldRecord {
+    pub(super) fn with(&self, world: &Arc<World>, starts: Option<&StartBatch>) -> WorldRecord {
         let mut next = WorldRecord { world: Some(Arc::clone(world)), ..self.clone() };
         if !self.world.as_ref().is_some_and(|before| has_survivors(before, world)) {
             next.replicas = None; // it was about processes that are gone

@@ -7,3 +7,5 @@ mod window;
 pub(crate) use calls::{CallError, Calls, Outgoing};
 pub(crate) use link::{Link, LinkEnd};
 pub(crate) use window::WindowBounds;
+#[cfg(feature = "test-util")]
+pub(crate) use window::{Taken, Window};

@@ -23,6 +23,10 @@ pub(crate) mod method {
     pub(crate) const SOURCES_NEXT: &str = "sources.next";
     /// A probe, to the sources of the host that answer it.
     pub(crate) const SOURCES_COLLECT: &str = "sources.collect";
+    /// The files with records that the host keeps.
+    pub(crate) const RECORDS_LIST: &str = "records.list";
+    /// A part of one of these files.
+    pub(crate) const RECORDS_READ: &str = "records.read";
 }
 
 /// Arguments of `launcher.start`. Not `Debug`: they contain a secret.

@@ -5,6 +5,7 @@ mod cluster;
 mod copies;
 mod lease;
 mod pausable;
+mod records;
 mod returns;
 mod sources;
 mod without_lease;

@@ -45,6 +45,8 @@ mod config;
 mod connect;
 mod disk;
 mod formation;
+#[cfg(feature = "test-util")]
+pub(crate) mod fuzz;
 mod inner;
 mod links;
 mod machine;

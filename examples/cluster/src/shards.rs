@@ -64,7 +64,8 @@ pub struct Resumed {
     pub step: u64,
     /// Completed steps that were computed again.
     pub steps_lost: u64,
-    /// Most steps that may be lost.
+    /// Most steps that may be lost: two intervals, since a copy may be on its way, and one for each copy that was dropped
+    /// because the last one had not arrived.
     pub steps_lost_max: u64,
     /// Seconds from the fault to its detection.
     pub detected_s: Option<f64>,
@@ -110,7 +111,7 @@ impl Shards {
             blamed: blamed(&report),
             step,
             steps_lost: (last + 1).saturating_sub(step),
-            steps_lost_max: 2 * self.every,
+            steps_lost_max: self.every * (2 + report.memory.map_or(0, |memory| memory.dropped)),
             detected_s: detected(&report).map(|time| time - unix),
             resumed_s: time - at,
             two_worlds: two_worlds(&steps, &Lives::new()),

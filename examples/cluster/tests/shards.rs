@@ -40,6 +40,7 @@ async fn ranks_of_a_lost_host_resume_from_copies_on_another_host() {
     };
     println!("{resumed:#?}");
     assert!(resumed.problems.is_empty(), "{resumed:#?}");
-    assert_eq!(resumed.blamed, "node-lost in node h2 (restart)");
-    assert!(resumed.steps_lost <= resumed.steps_lost_max && resumed.compared > 0);
+    // A machine with much other work may be silent meanwhile, which is an incident of its own.
+    assert!(resumed.blamed.contains("node-lost in node h2 (restart)"), "{resumed:#?}");
+    assert!(resumed.steps_lost <= resumed.steps_lost_max && resumed.compared > 0, "{resumed:#?}");
 }

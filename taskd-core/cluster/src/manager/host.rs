@@ -175,11 +175,6 @@ impl Host {
         change(&mut self.lock().facts);
     }
 
-    /// Labels of the host, such as its place in the network.
-    pub(super) fn labels(&self) -> BTreeMap<String, String> {
-        self.lock().labels.clone()
-    }
-
     pub(super) fn peer(&self) -> String {
         self.lock().peer.clone()
     }

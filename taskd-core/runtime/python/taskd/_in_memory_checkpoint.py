@@ -20,6 +20,10 @@ import zlib
 
 from taskd import _link
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
 SLOT_AT = 1 << 42  # offset of the second slot: the file is sparse, and each slot can grow
 HEAD = struct.Struct("<8sQQQQII")  # mark, generation, step, bytes of the head, bytes of the rest, their checksums
 MARK = b"TASKDMM1"
@@ -44,7 +48,8 @@ class Slot:
     """A slot of the file, with one copy or none: one of the two of this rank, or of another rank from `begin` on."""
 
     def __init__(self, file, number, begin=None):
-        self.file, self.number, self.map = file, number, None  # closed when its slots are freed
+        self.file, self.number = file, number  # closed when its slots are freed
+        self.map: Any = None
         self.begin = number * SLOT_AT if begin is None else begin
         self.key, self.sizes, self.sums = None, (0, 0), (0, 0)  # (generation, step) of the complete copy
         size = os.fstat(file.fileno()).st_size - self.begin
@@ -288,12 +293,12 @@ class Memory:
         lost."""
         import _thread
 
-        complete = [slot for slot in self.slots if slot.key]
+        complete = [slot for slot in self.ordered() if slot.key]
         if self.second is None or not complete:
             return
         self.sending = True
         try:
-            _thread.start_new_thread(self.copy_again, (max(complete, key=lambda slot: slot.key),))
+            _thread.start_new_thread(self.copy_again, (complete[-1],))
         except RuntimeError:  # no thread is left
             self.sending = False
 

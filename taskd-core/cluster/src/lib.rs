@@ -16,6 +16,7 @@ mod dial;
 pub mod fuzz;
 mod manager;
 pub mod membership;
+mod relay;
 mod rendezvous;
 pub mod security;
 mod session;
@@ -28,7 +29,8 @@ pub use clock_offset::ClockOffset;
 pub use dial::Dial;
 pub use manager::{
     ClusterLauncher, ClusterSource, FactCounts, FetchedRecords, HostStatus, Manager, ManagerError, ManagerService,
-    RecordsError, RecordsRequest,
+    RecordsError, RecordsRequest, RelayCounts,
 };
 pub use rendezvous::{Forwarder, PeerService};
 pub use settings::{ClusterSettings, SettingsError};
+pub use wire::VERSION as PROTOCOL_VERSION;

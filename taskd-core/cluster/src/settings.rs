@@ -26,13 +26,25 @@ pub struct ClusterSettings {
     pub connect_within: Duration,
     /// Time within which a session must begin over an open connection.
     pub hello_within: Duration,
+    /// Number of agents to which one sender passes the calls of a broadcast: the manager to as many relays, and each relay
+    /// again to as many. 0: the manager calls every agent itself.
+    pub relay_fanout: u32,
+    /// Time after which the manager itself makes a call that a relay has not answered. An agent carries it out once.
+    pub relay_within: Duration,
 }
 
 /// Part of a lease without a message after which an agent opens a new connection: one third.
 const RECONNECT_PART: u32 = 3;
+/// Number of lease requests that a manager answers in a second with less than a quarter of a core.
+const LEASES_PER_SECOND: u32 = 9_000;
+/// Connections that a manager accepts in a second, when all agents connect at once: it verifies a certificate for each.
+const CONNECTIONS_PER_SECOND: u32 = 1_500;
+/// Default of [`ClusterSettings::relay_fanout`]: two levels reach 1,000 agents, three 10,000.
+const FANOUT: u32 = 32;
 
 impl Default for ClusterSettings {
-    /// Returns 150 ms, 500 ms, 1.7 s, 200 ms, 1,000 ppm, 1 s and 2 s, in the order of the fields.
+    /// Returns 150 ms, 500 ms, 1.7 s, 200 ms, 1,000 ppm, 1 s, 2 s, 32 and 1 s, in the order of the fields: for up to 1,350
+    /// agents.
     fn default() -> ClusterSettings {
         ClusterSettings {
             lease_interval: Duration::from_millis(150),
@@ -42,6 +54,8 @@ impl Default for ClusterSettings {
             clock_rate_ppm: 1000,
             connect_within: Duration::from_secs(1),
             hello_within: Duration::from_secs(2),
+            relay_fanout: FANOUT,
+            relay_within: Duration::from_secs(1),
         }
     }
 }
@@ -52,6 +66,46 @@ impl Default for ClusterSettings {
 pub struct SettingsError(String);
 
 impl ClusterSettings {
+    /// Returns settings for a job of this number of agents, in proportion to it: the manager answers at most 9,000 lease
+    /// requests in a second, and waits for connections of which it accepts 1,500 in a second. So `lease_interval` is
+    /// `agents / 9,000` s (at least the default), `silent_after` at least one and a half intervals, and `lease` at least
+    /// `silent_after` and one interval. A host of a job of 10,000 is lost 3 s after its last sign of life.
+    #[must_use]
+    pub fn for_agents(agents: u32) -> ClusterSettings {
+        let default = ClusterSettings::default();
+        let lease_interval = default.lease_interval.max(Duration::from_secs(1) * agents / LEASES_PER_SECOND);
+        let silent_after = default.silent_after.max(lease_interval * 3 / 2);
+        let all_connect = Duration::from_secs(1) * agents / CONNECTIONS_PER_SECOND;
+        ClusterSettings {
+            lease_interval,
+            silent_after,
+            lease: default.lease.max(silent_after + lease_interval),
+            connect_within: default.connect_within + all_connect,
+            hello_within: default.hello_within + all_connect,
+            relay_within: default.relay_within + all_connect,
+            ..default
+        }
+    }
+
+    /// Returns the time between two confirmations of the manager by the consensus engine: the age of a lease's anchor.
+    pub(crate) fn confirm_interval(&self) -> Duration {
+        self.lease_interval.min(self.lease / 10)
+    }
+
+    /// Sets the number of agents to which one sender passes the calls of a broadcast; 0 for no relays.
+    #[must_use]
+    pub fn with_relay_fanout(mut self, relay_fanout: u32) -> ClusterSettings {
+        self.relay_fanout = relay_fanout;
+        self
+    }
+
+    /// Sets the time after which the manager itself makes a call that a relay has not answered.
+    #[must_use]
+    pub fn with_relay_within(mut self, relay_within: Duration) -> ClusterSettings {
+        self.relay_within = relay_within;
+        self
+    }
+
     /// Sets the time for which a grant is valid after its anchor.
     #[must_use]
     pub fn with_lease(mut self, lease: Duration) -> ClusterSettings {
@@ -106,15 +160,18 @@ impl ClusterSettings {
         if lease_interval.is_zero() || self.connect_within.is_zero() || self.hello_within.is_zero() {
             return wrong("lease_interval, connect_within and hello_within must be greater than 0".into());
         }
-        if silent_after < lease_interval * 3 {
+        if self.relay_within.is_zero() {
+            return wrong("relay_within must be greater than 0: a relay takes time".into());
+        }
+        if silent_after * 2 < lease_interval * 3 {
             return wrong(format!(
-                "silent_after ({silent_after:?}) must be at least three times lease_interval ({lease_interval:?}): one late \
-                 message is no lost host"
+                "silent_after ({silent_after:?}) must be at least one and a half times lease_interval \
+                 ({lease_interval:?}): a message that is late by half an interval is no lost host"
             ));
         }
-        if lease < silent_after + lease_interval * 2 {
+        if lease < silent_after + lease_interval {
             return wrong(format!(
-                "lease ({lease:?}) must be at least silent_after ({silent_after:?}) and twice lease_interval \
+                "lease ({lease:?}) must be at least silent_after ({silent_after:?}) and lease_interval \
                  ({lease_interval:?}): a host that connects again must keep its ranks"
             ));
         }
@@ -133,6 +190,17 @@ mod tests {
         assert_eq!(settings.replace_after(), Duration::from_micros(1_901_700));
         assert_eq!(settings.reconnect_after(Duration::from_secs(6)), Duration::from_secs(2));
         assert_eq!(settings.reconnect_after(Duration::from_millis(700)), settings.silent_after);
+    }
+
+    #[test]
+    fn settings_grow_with_the_number_of_agents() {
+        let (few, default) = (ClusterSettings::for_agents(1000), ClusterSettings::default());
+        assert_eq!((few.lease_interval, few.lease), (default.lease_interval, default.lease));
+        let many = ClusterSettings::for_agents(10_000);
+        assert_eq!(many.check(), Ok(()));
+        assert!(many.replace_after() <= Duration::from_secs(3), "{:?}", many.replace_after());
+        assert!(many.lease_interval * LEASES_PER_SECOND >= Duration::from_secs(10_000));
+        assert_eq!(ClusterSettings::for_agents(100_000).check(), Ok(()));
     }
 
     #[test]

@@ -5,6 +5,7 @@ use super::search::{End, Known, Opened, Search, refusal};
 use super::{AgentError, RETRY, Shared};
 use crate::clock::Moment;
 use crate::clock_offset::{Reading, own_nanos};
+use crate::relay::{Deliveries, Delivery};
 use crate::session::{Link, LinkEnd, WindowBounds};
 use crate::wire::proto::{
     Frame, LeaseGrant, LeaseRequest, ToAgent, ToManager, Welcome, frame::Body, to_agent, to_manager,
@@ -12,6 +13,7 @@ use crate::wire::proto::{
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
+use subtle::ConstantTimeEq;
 use tokio::sync::mpsc::UnboundedSender;
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until};
 use tonic::Status;
@@ -22,6 +24,8 @@ struct Session {
     epoch: u64,
     link: Arc<Link<ToManager>>,
     running: Running,
+    /// Secret that relayed calls of this session present; empty if there are none.
+    relay_key: String,
 }
 
 /// What follows a connection.
@@ -35,13 +39,14 @@ enum Next {
 /// Serves managers until one refuses this agent before it was ever admitted.
 pub(super) async fn serve_managers(shared: &Arc<Shared>) -> Result<(), AgentError> {
     let (mut session, mut search, mut replacement) = (None, Search::new(shared), None);
+    let mut relayed = shared.forwarder.as_ref().map(|forwarder| forwarder.relays().take_deliveries());
     loop {
         let opened = match replacement.take() {
             Some(opened) => opened,
             None => search.welcomed(&known(session.as_ref())).await?,
         };
         let (before, address) = (Instant::now(), opened.address.clone());
-        match serve(shared, opened, &mut session, &mut search).await? {
+        match serve(shared, opened, &mut session, (&mut search, &mut relayed)).await? {
             Next::Replaced(opened) => replacement = Some(opened),
             Next::Ended(End::Elsewhere(manager)) => search.hint(manager),
             Next::Ended(End::Refused(why) | End::Retry(why)) => {
@@ -63,7 +68,7 @@ async fn serve(
     shared: &Arc<Shared>,
     opened: Opened,
     session: &mut Option<Session>,
-    search: &mut Search,
+    (search, relayed): (&mut Search, &mut Option<Deliveries>),
 ) -> Result<Next, AgentError> {
     let Opened { address, welcome, sender, mut incoming } = opened;
     let retry = |why| Ok(Next::Ended(End::Retry(why)));
@@ -92,6 +97,10 @@ async fn serve(
                 served.request_lease();
                 continue;
             }
+            Some(delivery) = next_delivery(relayed) => {
+                served.deliver(delivery);
+                continue;
+            }
             opened = &mut replacement, if is_replaced => break Next::Replaced(opened?),
             () = sleep_until(heard + silent_after), if !is_replaced => {
                 log_silence(shared, &address, silent_after);
@@ -106,6 +115,14 @@ async fn serve(
     };
     served.session.link.detach(number);
     Ok(next)
+}
+
+/// Waits for the next call that another agent passes on; for ever if there are none.
+async fn next_delivery(relayed: &mut Option<Deliveries>) -> Option<Delivery> {
+    match relayed {
+        Some(relayed) => relayed.recv().await,
+        None => std::future::pending().await,
+    }
 }
 
 fn log_silence(shared: &Shared, manager: &str, time: Duration) {
@@ -164,9 +181,21 @@ impl Served<'_> {
         match self.session.link.take(frame)? {
             Some(Body::Call(call)) => self.session.running.begin(self.shared, call),
             Some(Body::Cancel(cancel)) => self.session.running.cancel(cancel.call),
-            Some(Body::Answer(_) | Body::Confirm(_)) | None => {}
+            Some(Body::Relay(request)) => self.session.running.relay(self.shared, request),
+            Some(Body::Answer(_) | Body::Confirm(_) | Body::Relayed(_)) | None => {}
         }
         Ok(())
+    }
+
+    /// Begins a call that another agent has passed on, if it presents the secret of this session. Any other is not answered:
+    /// the manager makes it itself.
+    fn deliver(&mut self, delivery: Delivery) {
+        let Delivery { call, session, relay_key, answer } = delivery;
+        let own = &self.session.relay_key;
+        let known = !own.is_empty() && session == self.session.id && call.epoch == self.session.epoch;
+        if known && bool::from(own.as_bytes().ct_eq(relay_key.as_bytes())) {
+            self.session.running.begin_relayed(self.shared, call, answer);
+        }
     }
 }
 
@@ -199,7 +228,8 @@ fn begin<'a>(
         let link = Arc::new(Link::new(WindowBounds::default(), |frame| ToManager {
             message: Some(to_manager::Message::Frame(frame)),
         }));
-        Session { id: welcome.session, epoch: welcome.epoch, running: Running::new(Arc::clone(&link)), link }
+        let (running, relay_key) = (Running::new(Arc::clone(&link)), welcome.relay_key.clone());
+        Session { id: welcome.session, epoch: welcome.epoch, running, link, relay_key }
     });
     let number = session.link.attach(sender, welcome.received).map_err(|end| end.to_string())?;
     Ok((session, number))

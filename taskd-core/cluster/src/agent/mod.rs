@@ -5,6 +5,7 @@
 
 mod connection;
 mod lease;
+mod once;
 mod outbox;
 mod records;
 mod running;
@@ -19,6 +20,7 @@ use crate::dial::{Access, Dial};
 use crate::rendezvous::Forwarder;
 use crate::security::SecurityContext;
 use crate::settings::{ClusterSettings, SettingsError};
+use crate::wire::VERSION;
 use lease::Lease;
 pub(crate) use sources::SOURCES_MAX;
 use sources::Sources;
@@ -53,6 +55,7 @@ pub struct AgentBuilder {
     fence: Option<Arc<dyn Fence>>,
     forwarder: Option<Forwarder>,
     peer_address: String,
+    version_max: u32,
 }
 
 /// What a host does when its lease ends.
@@ -160,6 +163,14 @@ impl AgentBuilder {
         self
     }
 
+    /// Sets the newest version of the protocol that the agent speaks: for tests of an older agent.
+    #[cfg(feature = "test-util")]
+    #[must_use]
+    pub fn protocol_version_max(mut self, version: u32) -> AgentBuilder {
+        self.version_max = version;
+        self
+    }
+
     /// Creates the agent.
     ///
     /// # Errors
@@ -175,7 +186,16 @@ impl AgentBuilder {
             return Err(AgentError::Refused(text));
         }
         let AgentBuilder { job, host, launcher, sources, managers, labels, settings, access, .. } = self;
-        let AgentBuilder { records, calendar_ahead_nanos, on_lease_end, fence, forwarder, peer_address, .. } = self;
+        let AgentBuilder {
+            records,
+            calendar_ahead_nanos,
+            on_lease_end,
+            fence,
+            forwarder,
+            peer_address,
+            version_max,
+            ..
+        } = self;
         let begun = Moment::now();
         let shared = Shared {
             job,
@@ -192,6 +212,7 @@ impl AgentBuilder {
             calendar_ahead_nanos,
             forwarder,
             peer_address,
+            version_max,
             epoch: AtomicU64::new(0),
             lease: watch::Sender::new(Lease::default()),
             fence: fence.filter(|_| on_lease_end == OnLeaseEnd::Stop),
@@ -235,6 +256,8 @@ struct Shared {
     calendar_ahead_nanos: i64,
     forwarder: Option<Forwarder>,
     peer_address: String,
+    /// Newest version of the protocol that this agent speaks.
+    version_max: u32,
     /// Greatest epoch that was seen: commands of an older one are rejected.
     epoch: AtomicU64,
     /// Changed by [`Shared::change_lease`] only.
@@ -301,6 +324,7 @@ impl Agent {
             fence: None,
             forwarder: None,
             peer_address: String::new(),
+            version_max: VERSION,
         }
     }
 

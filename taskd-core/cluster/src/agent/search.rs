@@ -6,7 +6,7 @@ use crate::security::SecurityError;
 use crate::session::Link;
 use crate::wire::proto::manager_client::ManagerClient;
 use crate::wire::proto::{Hello, ToAgent, ToManager, Welcome, to_agent, to_manager};
-use crate::wire::{BODY_BYTES_MAX, MANAGER_METADATA, MESSAGE_BYTES_MORE, VERSION, VERSION_MIN, encode};
+use crate::wire::{BODY_BYTES_MAX, MANAGER_METADATA, MESSAGE_BYTES_MORE, VERSION_MIN, encode};
 use futures::StreamExt;
 use futures::stream::FuturesUnordered;
 use std::collections::BTreeMap;
@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
-use tokio::time::{Instant, timeout};
+use tokio::time::timeout;
 use tokio_stream::wrappers::UnboundedReceiverStream;
 use tonic::transport::Channel;
 use tonic::{Code, Status, Streaming};
@@ -100,6 +100,7 @@ impl Search {
             };
             match end {
                 End::Refused(why) if !self.admitted => return Err(AgentError::Refused(why)),
+                End::Elsewhere(manager) if self.shared.managers.contains(&manager) => {} // it is dialled already
                 End::Elsewhere(manager) if manager != address && attempts.len() < self.attempts_max() => {
                     attempts.push(self.attempt(manager, false, None, known));
                 }
@@ -160,7 +161,7 @@ impl Search {
 
     /// Returns the longest time between two attempts: a small part of the lease while one runs.
     fn longest_pause(&self) -> Duration {
-        let runs = self.shared.lease.borrow().until.is_some_and(|until| until > Instant::now());
+        let runs = self.shared.lease.borrow().is_in_force();
         if runs { RETRY.1.min(self.shared.settings.lease / LEASE_PART) } else { RETRY.1 }
     }
 
@@ -246,8 +247,8 @@ fn hello(shared: &Shared, known: &Known) -> Result<Hello, String> {
     let sources = sources.map_err(|error| format!("the description of a trace source: {error}"))?;
     let (session, received) = known.0.as_ref().map_or((0, 0), |(id, link)| (*id, link.taken()));
     Ok(Hello {
-        version_min: VERSION_MIN,
-        version_max: VERSION,
+        version_min: VERSION_MIN.min(shared.version_max),
+        version_max: shared.version_max,
         job: shared.job.clone(),
         host: shared.host.0.to_string(),
         instance: shared.instance.to_string(),

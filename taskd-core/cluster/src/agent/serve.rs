@@ -4,14 +4,14 @@ use super::{Shared, records};
 use crate::wire::proto::{Answer, Call, answer};
 use crate::wire::{
     BodyError, CollectArguments, DirectiveArguments, NextArguments, PrepareArguments, StartArguments, StopArguments,
-    decode, encode, method,
+    decode, encode, method, unpack,
 };
 use bytes::Bytes;
 use serde::{Serialize, de::DeserializeOwned};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
-use taskd_runtime::job::{NodeId, Rank, WorkerSpec};
+use taskd_runtime::job::{NodeId, Rank, WorkerSpec, World};
 use taskd_runtime::launch::python::{COPY_TO_VARIABLE, SECRET_VARIABLE};
 use taskd_runtime::launch::{LaunchError, StartBatch};
 
@@ -29,9 +29,15 @@ pub(super) async fn serve(shared: &Shared, call: &Call) -> (Answer, Option<Speci
     let (launcher, mut special) = (&shared.launcher, None);
     let result = match &*call.method {
         method::START => match read::<StartArguments>(&call.arguments) {
-            Ok(StartArguments { batch, rendezvous: at, secret, address, copies }) => {
+            Ok(StartArguments { mut batch, rendezvous: at, secret, address, copies }) => {
                 shared.rendezvous_is_at(at);
-                value(launcher.start(&with_settings(batch, secret.as_ref(), address.as_ref(), &copies)).await)
+                match world(call, &mut batch.world) {
+                    Ok(()) => {
+                        let batch = with_settings(batch, secret.as_ref(), address.as_ref(), &copies);
+                        value(launcher.start(&batch).await)
+                    }
+                    Err(error) => Err(error),
+                }
             }
             Err(error) => Err(error),
         },
@@ -49,9 +55,12 @@ pub(super) async fn serve(shared: &Shared, call: &Call) -> (Answer, Option<Speci
             Err(error) => Err(error),
         },
         method::SEND_DIRECTIVES => match read::<DirectiveArguments>(&call.arguments) {
-            Ok(DirectiveArguments { id, batch, rendezvous: at }) => {
+            Ok(DirectiveArguments { id, mut batch, rendezvous: at }) => {
                 shared.rendezvous_is_at(at);
-                value(launcher.send_directives(id, &batch).await)
+                match world(call, &mut batch.world) {
+                    Ok(()) => value(launcher.send_directives(id, &batch).await),
+                    Err(error) => Err(error),
+                }
             }
             Err(error) => Err(error),
         },
@@ -59,9 +68,14 @@ pub(super) async fn serve(shared: &Shared, call: &Call) -> (Answer, Option<Speci
             Ok(arguments) => {
                 shared.rendezvous_is_at(arguments.rendezvous.clone());
                 let options = arguments.options();
-                let PrepareArguments { batch, secret, address, copies, .. } = arguments;
-                let batch = with_settings(batch, secret.as_ref(), address.as_ref(), &copies);
-                value(launcher.prepare(&batch, &options).await)
+                let PrepareArguments { mut batch, secret, address, copies, .. } = arguments;
+                match world(call, &mut batch.world) {
+                    Ok(()) => {
+                        let batch = with_settings(batch, secret.as_ref(), address.as_ref(), &copies);
+                        value(launcher.prepare(&batch, &options).await)
+                    }
+                    Err(error) => Err(error),
+                }
             }
             Err(error) => Err(error),
         },
@@ -163,12 +177,26 @@ pub(super) fn too_many(call: &Call) -> Answer {
     answer(call, Err(LaunchError::Unreachable("the agent carries out as many calls as it can: try again".into())))
 }
 
+/// Returns the answer to a relayed call that was made long ago.
+pub(super) fn forgotten(call: &Call) -> Answer {
+    let text = "the call is older than all that this agent remembers: whether it was carried out is not known";
+    answer(call, Err(LaunchError::Unreachable(text.into())))
+}
+
 fn answer(call: &Call, result: Result<Bytes, LaunchError>) -> Answer {
     let result = match result {
         Ok(value) => answer::Result::Value(value),
         Err(error) => answer::Result::Error(encode(&error).unwrap_or_default()),
     };
     Answer { call: call.id, result: Some(result) }
+}
+
+/// Puts the world that the calls of a broadcast share into the batch of this one.
+fn world(call: &Call, world: &mut Arc<World>) -> Result<(), LaunchError> {
+    if !call.shared.is_empty() {
+        *world = Arc::new(unpack(&call.shared).map_err(|error| refused("the manager's world cannot be read", &error))?);
+    }
+    Ok(())
 }
 
 pub(super) fn read<T: DeserializeOwned>(arguments: &[u8]) -> Result<T, LaunchError> {

@@ -4,7 +4,7 @@
 use super::Inner;
 use super::host::{Host, Session};
 use crate::clock_offset::own_nanos;
-use crate::session::CallError;
+use crate::session::{CallError, Request};
 use crate::wire::{FactsEntry, FactsItem, FactsMessage, NextArguments, decode, encode, method};
 use std::sync::Arc;
 use std::time::Duration;
@@ -111,7 +111,7 @@ enum Missed {
 async fn next(session: &Session, after: u64) -> Result<FactsMessage, Missed> {
     let unreadable = |error: crate::wire::BodyError| Missed::Unreadable(error.to_string());
     let arguments = encode(&NextArguments { after }).map_err(unreadable)?;
-    match session.calls.call(method::SOURCES_NEXT, arguments, true).await {
+    match session.calls.call(Request::new(method::SOURCES_NEXT, arguments), true).await {
         Ok(answer) => decode(&answer).map_err(unreadable),
         Err(CallError::Ended(_)) => Err(Missed::Ended),
         Err(error @ CallError::UnknownMethod(_)) => Err(Missed::UntilReplaced(error.to_string())),

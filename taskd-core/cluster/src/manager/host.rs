@@ -1,17 +1,27 @@
 //! One host as its manager sees it: its session, its signs of life, and its last grant.
+//!
+//! Live connections have a single owner each: the task that reads a connection holds its `Host`, so that a message of 10,000
+//! agents looks nothing up and takes no lock that another agent's message takes. The map of all hosts is an ordered one behind
+//! one lock, which only the begin and the end of a session take: a concurrent map would have nothing to speed up, and its order
+//! would differ from run to run.
 
 use super::facts::FactCounts;
 use crate::clock_offset::{ClockOffset, HostClocks, Reading, RoundTrip};
+use crate::security::JobToken;
 use crate::session::{Calls, Link, Outgoing, WindowBounds};
-use crate::wire::proto::{ToAgent, to_agent};
+use crate::settings::ClusterSettings;
+use crate::wire::VERSION_RELAYS;
+use crate::wire::proto::{ToAgent, Welcome, to_agent};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use taskd_runtime::job::NodeId;
 use taskd_runtime::launch::LauncherInfo;
 use taskd_runtime::trace::SourceInfo;
+use tokio::sync::mpsc::UnboundedSender;
 use tokio::sync::watch;
 use tokio::time::Instant;
+use tonic::Status;
 
 /// Whether a host gives signs of life.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -78,13 +88,56 @@ pub(super) struct Session {
     pub(super) instance: String,
     pub(super) link: Arc<Link<Outgoing>>,
     pub(super) calls: Calls,
+    /// Version of the protocol.
+    version: u32,
+    /// Secret that relayed calls present to the agent; empty if there are none.
+    pub(super) relay_key: String,
+    /// Held by a call with an effect until it has left: later ones do not overtake it on another way.
+    pub(super) order: tokio::sync::Mutex<()>,
 }
 
 impl Session {
-    pub(super) fn new(id: u64, instance: String, epoch: u64) -> Arc<Session> {
+    pub(super) fn new(id: u64, instance: String, epoch: u64, version: u32) -> Arc<Session> {
         let wrap = |frame| Ok(ToAgent { message: Some(to_agent::Message::Frame(frame)) });
         let link = Arc::new(Link::new(WindowBounds::default(), wrap));
-        Arc::new(Session { id, instance, calls: Calls::new(Arc::clone(&link), epoch), link })
+        let key = || JobToken::generate().map(|key| key.secret().to_owned()).unwrap_or_default();
+        let relay_key = if version >= VERSION_RELAYS { key() } else { String::new() };
+        let (calls, order) = (Calls::new(Arc::clone(&link), epoch), tokio::sync::Mutex::default());
+        Arc::new(Session { id, instance, calls, link, version, relay_key, order })
+    }
+
+    /// Returns true if relays may pass calls on to the agent, and through it to others.
+    pub(super) fn relays(&self) -> bool {
+        !self.relay_key.is_empty()
+    }
+
+    /// Returns true if calls may have a `shared` part.
+    pub(super) fn shares(&self) -> bool {
+        self.version >= VERSION_RELAYS
+    }
+
+    /// Sends the Welcome of a connection, then the frames that the agent does not have. Returns the number of the connection.
+    pub(super) fn welcome(
+        &self,
+        (epoch, settings): (u64, &ClusterSettings),
+        sender: &UnboundedSender<Outgoing>,
+        received: u64,
+    ) -> Result<u64, Status> {
+        let millis = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
+        let welcome = Welcome {
+            version: self.version,
+            epoch,
+            session: self.id,
+            received: self.link.taken(),
+            lease_interval_ms: millis(settings.lease_interval),
+            lease_ms: millis(settings.lease),
+            relay_key: self.relay_key.clone(),
+        };
+        let _ = sender.send(Ok(ToAgent { message: Some(to_agent::Message::Welcome(welcome)) }));
+        self.link.attach(sender.clone(), received).map_err(|end| {
+            self.calls.end(&end.0);
+            Status::aborted(end.0)
+        })
     }
 }
 
@@ -130,10 +183,6 @@ impl Host {
 
     pub(super) fn info(&self) -> LauncherInfo {
         self.lock().info.clone()
-    }
-
-    pub(super) fn labels(&self) -> BTreeMap<String, String> {
-        self.lock().labels.clone()
     }
 
     pub(super) fn sources(&self) -> Arc<[SourceInfo]> {

@@ -29,12 +29,12 @@ impl Launcher for ClusterLauncher {
     async fn start(&self, batch: &StartBatch) -> Result<(), LaunchError> {
         self.inner.in_office()?;
         self.inner.commit(&batch.world, Some(batch)).await?;
-        self.inner.fleet.start(batch).await
+        self.inner.broadcasts.together(self.inner.fleet.start(batch)).await
     }
 
     async fn stop(&self, procs: &[ProcId], grace: Duration) -> Result<(), LaunchError> {
         self.inner.in_office()?;
-        self.inner.fleet.stop(procs, grace).await
+        self.inner.broadcasts.together(self.inner.fleet.stop(procs, grace)).await
     }
 
     async fn list(&self) -> Result<Listing, LaunchError> {
@@ -60,13 +60,13 @@ impl Launcher for ClusterLauncher {
     async fn acknowledge(&self, exits: &[ProcId]) -> Result<(), LaunchError> {
         self.inner.in_office()?;
         self.inner.keep_completed(exits).await?;
-        self.inner.fleet.acknowledge(exits).await
+        self.inner.broadcasts.together(self.inner.fleet.acknowledge(exits)).await
     }
 
     async fn send_directives(&self, id: CommandId, batch: &DirectiveBatch) -> Result<(), LaunchError> {
         self.inner.in_office()?;
         self.inner.commit(&batch.world, None).await?;
-        self.inner.fleet.send_directives(id, batch).await
+        self.inner.broadcasts.together(self.inner.fleet.send_directives(id, batch)).await
     }
 
     async fn prepare(&self, batch: &StartBatch, options: &PrepareOptions) -> Result<(), LaunchError> {

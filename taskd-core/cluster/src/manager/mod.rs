@@ -2,6 +2,7 @@
 //!
 //! It decides nothing about ranks: the runtime that holds its [`ClusterLauncher`] does.
 
+mod broadcast;
 mod completed;
 mod copies;
 mod facts;
@@ -18,6 +19,7 @@ mod source;
 mod watchdog;
 mod world;
 
+pub use broadcast::RelayCounts;
 pub use facts::FactCounts;
 pub use host::HostStatus;
 pub use launcher::ClusterLauncher;
@@ -27,21 +29,23 @@ pub use source::ClusterSource;
 
 use crate::clock::Moment;
 use crate::consensus::{Candidate, Consensus, ConsensusError, Epoch};
-use crate::session::Outgoing;
+use crate::session::{Outgoing, Request};
 use crate::settings::{ClusterSettings, SettingsError};
 use crate::wire::{VERSION, VERSION_MIN, common_version, encode, method};
+use broadcast::Broadcasts;
+use bytes::Bytes;
 use completed::Completed;
 use copies::Copies;
 use futures::future::join_all;
 use host::{Host, Session, Visibility};
-use introduce::{introduce, welcome};
+use introduce::introduce;
 use proofs::{Proofs, Proven};
 use service::Greeting;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use taskd_runtime::job::NodeId;
+use taskd_runtime::job::{NodeId, World};
 use taskd_runtime::kernel::Resume;
 use taskd_runtime::launch::{LaunchError, MultiHostLauncher};
 use tokio::sync::mpsc::UnboundedSender;
@@ -89,6 +93,9 @@ struct Inner {
     begun: Moment,
     /// What the sources of all hosts have reported.
     facts: facts::Facts,
+    broadcasts: Broadcasts,
+    /// The world that was sent last, in the form in which all hosts get it.
+    packed: Mutex<Option<(Arc<World>, Bytes)>>,
 }
 
 impl fmt::Debug for Inner {
@@ -129,7 +136,11 @@ impl Manager {
         settings: ClusterSettings,
     ) -> Result<Manager, ManagerError> {
         settings.check()?;
-        let epoch = consensus.campaign(candidate).await?;
+        let epoch = tokio::select! {
+            biased;
+            epoch = consensus.campaign(candidate) => epoch?,
+            never = service.follow(&*consensus, candidate) => match never {},
+        };
         let (anchor, elected) = (Moment::now(), Instant::now());
         let record = consensus.read().await?;
         let world = WorldRecord::read(&record.value).map_err(ManagerError::Record)?;
@@ -139,6 +150,7 @@ impl Manager {
         }
         let (resume, expected) = (world.resume(), world.procs());
         let proofs = Mutex::new(Proofs::new(world.world.clone(), world.replicas.as_ref()));
+        let (broadcasts, submissions) = Broadcasts::new(settings.relay_fanout);
         let inner = Arc::new(Inner {
             job: job.into(),
             epoch,
@@ -157,8 +169,11 @@ impl Manager {
             sessions: AtomicU64::new(0),
             begun: anchor,
             facts: facts::Facts::default(),
+            broadcasts,
+            packed: Mutex::default(),
         });
         let mut tasks = JoinSet::new();
+        tasks.spawn(broadcast::send(Arc::downgrade(&inner), submissions));
         tasks.spawn(confirm(Arc::clone(&inner)));
         tasks.spawn(proofs::store(Arc::clone(&inner)));
         for (host, procs) in &expected {
@@ -208,9 +223,11 @@ impl Manager {
         let stored = self.inner.store_result(result).await;
         let ending: Vec<Arc<Host>> = self.inner.lock().values().cloned().collect();
         if let Ok(arguments) = encode(&result) {
+            // Not through relays: an agent that ends passes nothing on.
+            let end = Request::new(method::JOB_END, arguments);
             let reports = ending.iter().map(|host| {
-                let (session, arguments) = (host.session(), arguments.clone());
-                async move { session.calls.call(method::JOB_END, arguments, false).await.is_ok() }
+                let (session, end) = (host.session(), end.clone());
+                async move { session.calls.call(end, false).await.is_ok() }
             });
             let _ = timeout(self.inner.settings.silent_after, join_all(reports)).await; // the others lose their lease
         }
@@ -236,7 +253,7 @@ impl Drop for Manager {
 
 /// Confirms the epoch again and again: each confirmation is the anchor of the leases that follow.
 async fn confirm(manager: Arc<Inner>) {
-    let mut ticks = interval(manager.settings.lease_interval);
+    let mut ticks = interval(manager.settings.confirm_interval());
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         ticks.tick().await;
@@ -317,7 +334,7 @@ impl Inner {
             .filter(|session| session.instance == hello.instance && session.id == hello.session);
         if let Some((host, session)) = known.clone().zip(continued) {
             drop(hosts);
-            let connection = welcome(self, version, &session, &sender, hello.received)?;
+            let connection = session.welcome((self.epoch.0, &self.settings), &sender, hello.received)?;
             host.hear(Instant::now());
             return Ok((host, session, connection));
         }
@@ -334,8 +351,8 @@ impl Inner {
             return Err(Status::resource_exhausted(format!("the job has {HOSTS_MAX} hosts, which is the limit")));
         }
         let id = self.sessions.fetch_add(1, Ordering::Relaxed) + 1;
-        let session = Session::new(id, hello.instance.clone(), self.epoch.0);
-        let connection = welcome(self, version, &session, &sender, 0)?;
+        let session = Session::new(id, hello.instance.clone(), self.epoch.0, version);
+        let connection = session.welcome((self.epoch.0, &self.settings), &sender, 0)?;
         let host = match known {
             Some(host) => {
                 host.replace(Arc::clone(&session), introduction);

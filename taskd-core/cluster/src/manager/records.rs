@@ -2,7 +2,7 @@
 
 use super::Manager;
 use super::host::Host;
-use crate::session::CallError;
+use crate::session::{CallError, Request};
 use crate::wire::{
     ListRecords, PART_BYTES_MAX, ReadRecords, RecordFile, RecordsList, RecordsPart, decode, encode, method,
 };
@@ -170,7 +170,7 @@ async fn call<T: DeserializeOwned>(
 ) -> Result<T, RecordsError> {
     let failed = |why: &dyn fmt::Display| RecordsError::Host(host.name.clone(), why.to_string());
     let arguments = encode(arguments).map_err(|error| failed(&error))?;
-    match host.session().calls.call(method, arguments, true).await {
+    match host.session().calls.call(Request::new(method, arguments), true).await {
         Ok(answer) => decode(&answer).map_err(|error| failed(&error)),
         Err(CallError::Failed(error)) => match decode::<LaunchError>(&error) {
             Ok(error) => Err(failed(&error)),

@@ -1,15 +1,17 @@
 //! The launcher of one host, called over the wire.
 
 use super::Inner;
-use super::host::{Host, Visibility};
-use crate::session::CallError;
-use crate::wire::{DirectiveArguments, PrepareArguments, StartArguments, StopArguments, decode, encode, method};
+use super::host::{Host, Session, Visibility};
+use crate::session::{CallError, Request};
+use crate::wire::{DirectiveArguments, PrepareArguments, StartArguments, StopArguments, decode, encode, method, pack};
 use async_trait::async_trait;
+use bytes::Bytes;
 use serde::{Serialize, de::DeserializeOwned};
+use std::collections::BTreeMap;
 use std::fmt::Display;
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError};
 use std::time::Duration;
-use taskd_runtime::job::{CommandId, ProcId};
+use taskd_runtime::job::{CommandId, ProcId, World};
 use taskd_runtime::launch::{
     Change, DirectiveBatch, LaunchError, Launcher, LauncherInfo, Listing, PrepareOptions, Revision, StartBatch,
 };
@@ -22,27 +24,58 @@ pub(super) struct RemoteLauncher {
 }
 
 impl RemoteLauncher {
-    /// Calls a method of the agent's launcher.
-    async fn call<T: DeserializeOwned>(
+    /// Calls a method of the agent's launcher to get information.
+    async fn request<T: DeserializeOwned>(
         &self,
         method: &'static str,
         arguments: &(impl Serialize + Sync),
-        cancellable: bool,
     ) -> Result<T, LaunchError> {
         self.manager.in_office()?;
-        self.in_sight(cancellable).await?;
-        let arguments = encode(arguments).map_err(|error| refused(&format!("{method} cannot be sent"), &error))?;
-        let answer = self.host.session().calls.call(method, arguments, cancellable).await;
+        self.in_sight(true).await?;
+        let request = Request::new(method, arguments_of(method, arguments)?);
+        let answer = self.host.session().calls.call(request, true).await;
+        self.answer(method, answer)
+    }
+
+    /// Calls a method of the agent's launcher that has an effect.
+    async fn order(
+        &self,
+        session: &Arc<Session>,
+        method: &'static str,
+        arguments: &(impl Serialize + Sync),
+        shared: Bytes,
+    ) -> Result<(), LaunchError> {
+        let request = Request { method, arguments: arguments_of(method, arguments)?, shared };
+        let answer = self.manager.order(&self.host, session, request).await;
+        self.answer(method, answer)
+    }
+
+    fn answer<T: DeserializeOwned>(&self, method: &str, answer: Result<Bytes, CallError>) -> Result<T, LaunchError> {
         self.manager.in_office()?;
         let value = answer.map_err(|error| self.error(error))?;
         decode(&value).map_err(|error| refused(&format!("the answer to {method} cannot be read"), &error))
     }
 
-    async fn arguments(&self, batch: &StartBatch) -> StartArguments {
+    /// Waits until the host is in sight, and returns its session.
+    async fn session(&self) -> Result<Arc<Session>, LaunchError> {
+        self.manager.in_office()?;
+        self.in_sight(false).await?;
+        Ok(self.host.session())
+    }
+
+    /// Returns the arguments of a start order. What all hosts get is in the second part.
+    async fn start_arguments(
+        &self,
+        session: &Session,
+        batch: &StartBatch,
+    ) -> Result<(StartArguments, Bytes), LaunchError> {
         let rendezvous = self.manager.rendezvous_for(&self.host).await;
         let secret = self.manager.rank_secret().await;
         let address = self.host.peer_address().and_then(|address| host_in(&address));
-        StartArguments { batch: batch.clone(), rendezvous, secret, address, copies: self.manager.copies_of(batch) }
+        let copies = self.manager.copies_of(batch);
+        let (world, shared) = self.manager.shared_world(session, &batch.world)?;
+        let batch = StartBatch::new(world, batch.starts.clone());
+        Ok((StartArguments { batch, rendezvous, secret, address, copies }, shared))
     }
 
     /// Returns Ok if the host is in sight. An order waits while it is out of sight, which ends within
@@ -86,6 +119,30 @@ fn host_in(address: &str) -> Option<String> {
     (!host.is_empty()).then(|| host.to_owned())
 }
 
+fn arguments_of(method: &str, arguments: &impl Serialize) -> Result<Bytes, LaunchError> {
+    encode(arguments).map_err(|error| refused(&format!("{method} cannot be sent"), &error))
+}
+
+impl Inner {
+    /// Returns the world for the arguments of a call, and that of its `shared` part: the same bytes for all hosts, so that a
+    /// world of 10,000 hosts is not encoded and kept for each of them. An older agent gets the world in the arguments.
+    fn shared_world(&self, session: &Session, world: &Arc<World>) -> Result<(Arc<World>, Bytes), LaunchError> {
+        if !session.shares() {
+            return Ok((Arc::clone(world), Bytes::new()));
+        }
+        let mut packed = self.packed.lock().unwrap_or_else(PoisonError::into_inner); // no foreign code runs meanwhile
+        let shared = match &*packed {
+            Some((known, shared)) if Arc::ptr_eq(known, world) => shared.clone(),
+            _ => {
+                let shared = pack(&**world).map_err(|error| refused("the world cannot be sent", &error))?;
+                *packed = Some((Arc::clone(world), shared.clone()));
+                shared
+            }
+        };
+        Ok((Arc::new(World::first(BTreeMap::new())), shared))
+    }
+}
+
 fn refused(what: &str, why: &dyn Display) -> LaunchError {
     LaunchError::Refused(format!("{what}: {why}"))
 }
@@ -97,15 +154,18 @@ impl Launcher for RemoteLauncher {
     }
 
     async fn start(&self, batch: &StartBatch) -> Result<(), LaunchError> {
-        self.call(method::START, &self.arguments(batch).await, false).await
+        let session = self.session().await?;
+        let (arguments, shared) = self.start_arguments(&session, batch).await?;
+        self.order(&session, method::START, &arguments, shared).await
     }
 
     async fn stop(&self, procs: &[ProcId], grace: Duration) -> Result<(), LaunchError> {
-        self.call(method::STOP, &StopArguments { procs: procs.to_vec(), grace }, false).await
+        let arguments = StopArguments { procs: procs.to_vec(), grace };
+        self.order(&self.session().await?, method::STOP, &arguments, Bytes::new()).await
     }
 
     async fn list(&self) -> Result<Listing, LaunchError> {
-        let listing: Listing = self.call(method::LIST, &(), true).await?;
+        let listing: Listing = self.request(method::LIST, &()).await?;
         self.manager.completed.see(&listing.procs);
         Ok(listing)
     }
@@ -114,7 +174,7 @@ impl Launcher for RemoteLauncher {
         let mut sight = self.host.sight.subscribe();
         tokio::select! {
             biased;
-            answer = self.call(method::WATCH, &from, true) => {
+            answer = self.request(method::WATCH, &from) => {
                 let (changes, next): (Vec<Change>, Revision) = answer?;
                 self.manager.completed.see_changes(&changes);
                 Ok((changes, next))
@@ -126,22 +186,26 @@ impl Launcher for RemoteLauncher {
     }
 
     async fn acknowledge(&self, exits: &[ProcId]) -> Result<(), LaunchError> {
-        self.call(method::ACKNOWLEDGE, &exits, false).await
+        self.order(&self.session().await?, method::ACKNOWLEDGE, &exits, Bytes::new()).await
     }
 
     async fn send_directives(&self, id: CommandId, batch: &DirectiveBatch) -> Result<(), LaunchError> {
+        let session = self.session().await?;
         let rendezvous = self.manager.rendezvous_for(&self.host).await;
-        let arguments = DirectiveArguments { id, batch: batch.clone(), rendezvous };
-        self.call(method::SEND_DIRECTIVES, &arguments, false).await
+        let (world, shared) = self.manager.shared_world(&session, &batch.world)?;
+        let batch = DirectiveBatch::new(world, batch.directives.clone());
+        let arguments = DirectiveArguments { id, batch, rendezvous };
+        self.order(&session, method::SEND_DIRECTIVES, &arguments, shared).await
     }
 
     async fn prepare(&self, batch: &StartBatch, options: &PrepareOptions) -> Result<(), LaunchError> {
-        let arguments = PrepareArguments::new(self.arguments(batch).await, options);
-        self.call(method::PREPARE, &arguments, false).await
+        let session = self.session().await?;
+        let (arguments, shared) = self.start_arguments(&session, batch).await?;
+        self.order(&session, method::PREPARE, &PrepareArguments::new(arguments, options), shared).await
     }
 
     async fn detach(&self, keep: Duration) -> Result<(), LaunchError> {
-        self.call(method::DETACH, &keep, false).await
+        self.order(&self.session().await?, method::DETACH, &keep, Bytes::new()).await
     }
 
     fn begin_shutdown(&self, grace: Duration) {

@@ -4,6 +4,7 @@ use super::Inner;
 use super::host::{Introduction, Session};
 use crate::agent::SOURCES_MAX;
 use crate::clock_offset::{RoundTrip, own_nanos};
+use crate::consensus::{Candidate, Consensus, Epoch, Version};
 use crate::security::Peer;
 use crate::session::{LinkEnd, Outgoing};
 use crate::settings::ClusterSettings;
@@ -12,6 +13,7 @@ use crate::wire::proto::{Hello, LeaseGrant, LeaseRequest, ToAgent, ToManager, fr
 use crate::wire::{BODY_BYTES_MAX, MANAGER_METADATA, MESSAGE_BYTES_MORE};
 use futures::StreamExt;
 use futures::stream::BoxStream;
+use std::convert::Infallible;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -38,21 +40,36 @@ pub struct ManagerService {
 #[derive(Clone, Debug)]
 pub(super) enum Office {
     Manager(Arc<Inner>),
-    /// Another process is; its address, if it is known.
-    Elsewhere(Option<String>),
+    /// Another process is; its address, if it is known, and its epoch: 0 if it is not known to the engine.
+    Elsewhere(Option<String>, Epoch),
 }
 
 impl ManagerService {
     /// Creates the service of a process that is not the manager yet.
     #[must_use]
     pub fn new(settings: &ClusterSettings) -> ManagerService {
-        let office = Arc::new(watch::Sender::new(Office::Elsewhere(None)));
+        let office = Arc::new(watch::Sender::new(Office::Elsewhere(None, Epoch(0))));
         ManagerService { office, hello_within: settings.hello_within }
     }
 
     /// Refers agents to the manager at this address, from now on.
     pub fn refer_to(&self, manager: Option<String>) {
-        self.office.send_replace(Office::Elsewhere(manager));
+        self.office.send_replace(Office::Elsewhere(manager, Epoch(0)));
+    }
+
+    /// Refers agents to the manager that the engine stores, while this process waits to be elected.
+    pub(super) async fn follow(&self, consensus: &dyn Consensus, own: &Candidate) -> Infallible {
+        let mut version = Version(0);
+        loop {
+            match consensus.watch(version).await {
+                Ok(record) => {
+                    version = record.version;
+                    let other = record.manager.filter(|manager| manager != own).map(|manager| manager.address);
+                    self.office.send_replace(Office::Elsewhere(other, record.epoch));
+                }
+                Err(_) => tokio::time::sleep(self.hello_within).await, // meanwhile agents find the manager by trying
+            }
+        }
     }
 
     pub(super) fn take_office(&self, manager: Arc<Inner>) {
@@ -63,7 +80,7 @@ impl ManagerService {
     pub(super) fn leave_office(&self, manager: &Arc<Inner>) {
         self.office.send_if_modified(|office| match office {
             Office::Manager(known) if Arc::ptr_eq(known, manager) => {
-                *office = Office::Elsewhere(None);
+                *office = Office::Elsewhere(None, Epoch(0));
                 true
             }
             _ => false,
@@ -77,10 +94,18 @@ impl ManagerService {
         ManagerServer::new(self).max_decoding_message_size(limit).max_encoding_message_size(limit)
     }
 
-    fn manager(&self) -> Result<Arc<Inner>, Status> {
+    /// Returns the manager for an agent that has seen the epoch `seen`. While no manager of a later epoch is known, it waits
+    /// for one: agents that all dial again and again would take the processor time that an election needs.
+    async fn manager(&self, seen: u64) -> Result<Arc<Inner>, Status> {
+        let mut office = self.office.subscribe();
+        let decided = office.wait_for(|office| match office {
+            Office::Manager(_) => true,
+            Office::Elsewhere(address, epoch) => address.is_some() && (epoch.0 == 0 || epoch.0 > seen),
+        });
+        let _ = timeout(self.hello_within / 2, decided).await;
         let address = match &*self.office.borrow() {
             Office::Manager(manager) => return Ok(Arc::clone(manager)),
-            Office::Elsewhere(address) => address.clone(),
+            Office::Elsewhere(address, _) => address.clone(),
         };
         let mut status = match &address {
             Some(address) => Status::failed_precondition(format!("the manager is at {address}")),
@@ -98,7 +123,6 @@ impl manager_server::Manager for ManagerService {
     type SessionStream = BoxStream<'static, Outgoing>;
 
     async fn session(&self, request: Request<Streaming<ToManager>>) -> Result<Response<Self::SessionStream>, Status> {
-        let manager = self.manager()?;
         let peer = request.extensions().get::<Peer>().cloned();
         let mut incoming = request.into_inner();
         let late = |_| Status::deadline_exceeded("no Hello came in time");
@@ -106,6 +130,7 @@ impl manager_server::Manager for ManagerService {
         let Some(ToManager { message: Some(to_manager::Message::Hello(hello)) }) = first else {
             return Err(Status::invalid_argument("the first message of a session is a Hello"));
         };
+        let manager = self.manager(hello.epoch).await?;
         let (sender, receiver) = mpsc::unbounded_channel();
         let (host, session, connection) = manager.admit(read(hello, peer.as_ref())?, sender.clone())?;
         let reader = Reader { manager, host, session, connection, sender };
@@ -193,10 +218,10 @@ impl Reader {
             let now = Instant::now();
             self.host.hear(now);
             let handled = match message {
-                Some(to_manager::Message::Frame(frame)) => self.session.link.take(frame).map(|body| {
-                    if let Some(Body::Answer(answer)) = body {
-                        self.session.calls.answered(answer);
-                    }
+                Some(to_manager::Message::Frame(frame)) => self.session.link.take(frame).map(|body| match body {
+                    Some(Body::Answer(answer)) => _ = self.session.calls.answered(answer),
+                    Some(Body::Relayed(answers)) => self.manager.broadcasts.answered(answers),
+                    _ => {}
                 }),
                 Some(to_manager::Message::Lease(request)) => {
                     self.grant(&request);

@@ -5,7 +5,7 @@ use super::facts::Received;
 use super::host::{Host, HostStatus, Visibility};
 use super::{Inner, Manager};
 use crate::clock_offset::Reading;
-use crate::session::CallError;
+use crate::session::{CallError, Request};
 use crate::wire::{CollectArguments, SourceFailure, decode, encode, method};
 use async_trait::async_trait;
 use futures::StreamExt;
@@ -214,7 +214,7 @@ impl Host {
             Ok(arguments) => arguments,
             Err(error) => return all(format!("the probe cannot be sent: {error}")),
         };
-        let answer = match self.session().calls.call(method::SOURCES_COLLECT, arguments, true).await {
+        let answer = match self.session().calls.call(Request::new(method::SOURCES_COLLECT, arguments), true).await {
             Ok(answer) => answer,
             Err(CallError::Failed(_)) => return all("its agent cannot carry out the probe".into()),
             Err(error) => return all(error.to_string()),

@@ -4,7 +4,7 @@ use super::Inner;
 use super::proofs::has_survivors;
 use crate::consensus::{ConsensusError, Epoch, Version};
 use crate::security::JobToken;
-use crate::wire::{BODY_BYTES_MAX, decode, encode};
+use crate::wire::{pack, unpack};
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -50,18 +50,12 @@ impl WorldRecord {
         if value.is_empty() {
             return Ok(WorldRecord::default());
         }
-        let (length, _) = lz4_flex::block::uncompressed_size(value).map_err(|error| unreadable(&error))?;
-        if length > BODY_BYTES_MAX {
-            return Err(unreadable(&format!("it would have {length} bytes, and {BODY_BYTES_MAX} are the limit")));
-        }
-        let bytes = lz4_flex::block::decompress_size_prepended(value).map_err(|error| unreadable(&error))?;
-        decode(&bytes).map_err(|error| unreadable(&error))
+        unpack(value).map_err(|error| unreadable(&error))
     }
 
     /// Returns the value of the record. It is compressed: the hosts of a world repeat their names.
     pub(super) fn value(&self) -> Result<Bytes, LaunchError> {
-        let bytes = encode(self).map_err(|error| LaunchError::Refused(format!("the world's record: {error}")))?;
-        Ok(lz4_flex::block::compress_prepend_size(&bytes).into())
+        pack(self).map_err(|error| LaunchError::Refused(format!("the world's record: {error}")))
     }
 
     fn generation(&self) -> Generation {

@@ -7,10 +7,12 @@
 mod splice;
 
 use crate::dial::{Access, Dial};
+use crate::relay::Relays;
 use crate::security::SecurityContext;
-use crate::wire::proto::Chunk;
 use crate::wire::proto::peer_client::PeerClient;
 use crate::wire::proto::peer_server::{self, PeerServer};
+use crate::wire::proto::{Chunk, RelayAnswers, RelayRequest};
+use crate::wire::{BODY_BYTES_MAX, MESSAGE_BYTES_MORE};
 use futures::stream::BoxStream;
 use splice::{CHUNKS_MAX, from_stream, to_stream};
 use std::fmt;
@@ -51,6 +53,7 @@ struct Shared {
     /// The open channel to another agent.
     channel: tokio::sync::Mutex<Option<(String, Channel)>>,
     accepting: Mutex<JoinSet<()>>,
+    relays: Arc<Relays>,
 }
 
 impl fmt::Debug for Forwarder {
@@ -81,6 +84,7 @@ impl Forwarder {
     fn over(job: impl Into<String>, access: Access) -> Forwarder {
         let shared = Shared {
             job: job.into(),
+            relays: Relays::new(access.clone()),
             access,
             elsewhere: watch::Sender::new(None),
             here: watch::Sender::new(None),
@@ -94,6 +98,18 @@ impl Forwarder {
     #[must_use]
     pub fn peer_service(&self) -> PeerService {
         PeerService { shared: Arc::clone(&self.shared) }
+    }
+
+    /// Returns what passes the calls of broadcasts on to other agents.
+    pub(crate) fn relays(&self) -> &Arc<Relays> {
+        &self.shared.relays
+    }
+
+    /// Returns the number of broadcasts and calls of other agents that this one refused because as many as possible waited.
+    /// The manager made these calls itself.
+    #[must_use]
+    pub fn relays_refused(&self) -> u64 {
+        self.shared.relays.refused()
     }
 
     pub(crate) fn set_elsewhere(&self, address: Option<String>) {
@@ -190,26 +206,38 @@ impl fmt::Debug for PeerService {
 }
 
 impl PeerService {
+    fn same_job(&self, job: &str) -> Result<(), Status> {
+        if *job != self.shared.job {
+            let text = format!("this is an agent of job {}, and the peer belongs to job {job}", self.shared.job);
+            return Err(Status::permission_denied(text));
+        }
+        Ok(())
+    }
+
     /// Returns the service for a server of tonic.
     #[must_use]
     pub fn into_server(self) -> PeerServer<impl peer_server::Peer> {
-        PeerServer::new(self)
+        let limit = BODY_BYTES_MAX + MESSAGE_BYTES_MORE;
+        PeerServer::new(self).max_decoding_message_size(limit).max_encoding_message_size(limit)
     }
 }
 
 #[async_trait::async_trait]
 impl peer_server::Peer for PeerService {
     type ForwardStream = BoxStream<'static, Result<Chunk, Status>>;
+    type RelayStream = BoxStream<'static, Result<RelayAnswers, Status>>;
+
+    async fn relay(&self, request: Request<RelayRequest>) -> Result<Response<Self::RelayStream>, Status> {
+        let request = request.into_inner();
+        self.same_job(&request.job)?;
+        Ok(Response::new(Box::pin(self.shared.relays.run(request).map(Ok))))
+    }
 
     async fn forward(&self, request: Request<Streaming<Chunk>>) -> Result<Response<Self::ForwardStream>, Status> {
         let mut chunks = request.into_inner();
         let first =
             chunks.message().await?.ok_or_else(|| Status::invalid_argument("the connection has no first chunk"))?;
-        if first.job != self.shared.job {
-            let text =
-                format!("this is an agent of job {}, and the peer belongs to job {}", self.shared.job, first.job);
-            return Err(Status::permission_denied(text));
-        }
+        self.same_job(&first.job)?;
         let generation = Generation(first.generation);
         let mut here = self.shared.here.subscribe();
         let served = here.wait_for(|here| here.is_some_and(|(served, _)| served >= generation));

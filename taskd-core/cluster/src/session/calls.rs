@@ -50,26 +50,10 @@ impl Calls {
 
     /// Calls a method and waits for its answer. A call without effect is `cancellable`: the agent stops it when this future
     /// is dropped. Any other is carried out anyway.
-    pub(crate) async fn call(
-        &self,
-        method: &'static str,
-        arguments: Bytes,
-        cancellable: bool,
-    ) -> Result<Bytes, CallError> {
-        let (sender, answer) = oneshot::channel();
-        let id = self.begin(sender)?;
-        let mut waiter = Waiter { calls: self, id, cancels: false };
-        let call = Call { id, epoch: self.epoch, method: method.into(), arguments };
-        self.link.send(Body::Call(call)).await.map_err(|end| CallError::Ended(end.0))?;
-        waiter.cancels = cancellable;
-        let answer = answer.await.map_err(|_| CallError::Ended(self.end_reason()));
-        waiter.cancels = false;
-        match answer?.result {
-            Some(answer::Result::Value(value)) => Ok(value),
-            Some(answer::Result::Error(error)) => Err(CallError::Failed(error)),
-            Some(answer::Result::UnknownMethod(method)) => Err(CallError::UnknownMethod(method)),
-            None => Err(CallError::UnknownMethod(format!("the form of the answer to {method}"))),
-        }
+    pub(crate) async fn call(&self, request: Request, cancellable: bool) -> Result<Bytes, CallError> {
+        let mut pending = self.begin()?;
+        pending.send(request, Sent { cancellable, relayed: false }).await?;
+        pending.answer().await
     }
 
     /// Calls a method, and does not wait for its answer.
@@ -79,10 +63,13 @@ impl Calls {
             waiting.last += 1;
             waiting.last
         };
-        self.link.send_now(Body::Call(Call { id, epoch: self.epoch, method: method.into(), arguments }));
+        let request = Request { method, arguments, shared: Bytes::new() };
+        self.link.send_now(Body::Call(request.into_call(id, self.epoch, false)));
     }
 
-    fn begin(&self, sender: oneshot::Sender<Answer>) -> Result<u64, CallError> {
+    /// Begins a call: gives it a number. It is sent by [`Pending::send`], or by a relay.
+    pub(crate) fn begin(&self) -> Result<Pending<'_>, CallError> {
+        let (sender, answer) = oneshot::channel();
         let mut waiting = self.lock();
         if let Some(end) = &waiting.ended {
             return Err(CallError::Ended(end.0.clone()));
@@ -93,7 +80,7 @@ impl Calls {
         waiting.last += 1;
         let id = waiting.last;
         waiting.answers.insert(id, sender);
-        Ok(id)
+        Ok(Pending { calls: self, id, answer, cancels: false })
     }
 
     /// Delivers an answer to its caller. Returns false if no call waits for it any more.
@@ -122,15 +109,68 @@ impl Calls {
     }
 }
 
-/// Removes a call that its caller no longer waits for.
-struct Waiter<'a> {
+/// What is called.
+#[derive(Clone, Debug)]
+pub(crate) struct Request {
+    pub(crate) method: &'static str,
+    pub(crate) arguments: Bytes,
+    /// What the calls of one broadcast have in common; empty over a session of version 1.
+    pub(crate) shared: Bytes,
+}
+
+impl Request {
+    pub(crate) const fn new(method: &'static str, arguments: Bytes) -> Request {
+        Request { method, arguments, shared: Bytes::new() }
+    }
+
+    fn into_call(self, id: u64, epoch: u64, relayed: bool) -> Call {
+        let Request { method, arguments, shared } = self;
+        Call { id, epoch, method: method.into(), arguments, shared, relayed }
+    }
+}
+
+/// How a call is sent.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Sent {
+    /// True if the agent stops the call when its caller no longer waits for it.
+    pub(crate) cancellable: bool,
+    /// True if a relay may have passed the call on before.
+    pub(crate) relayed: bool,
+}
+
+/// A call that waits for its answer. When it is dropped, an answer has no caller any more.
+#[derive(Debug)]
+pub(crate) struct Pending<'a> {
     calls: &'a Calls,
-    id: u64,
+    pub(crate) id: u64,
+    answer: oneshot::Receiver<Answer>,
     /// True if the agent has to stop the call.
     cancels: bool,
 }
 
-impl Drop for Waiter<'_> {
+impl Pending<'_> {
+    /// Sends the call over its session.
+    pub(crate) async fn send(&mut self, request: Request, how: Sent) -> Result<(), CallError> {
+        let call = request.into_call(self.id, self.calls.epoch, how.relayed);
+        self.calls.link.send(Body::Call(call)).await.map_err(|end| CallError::Ended(end.0))?;
+        self.cancels = how.cancellable;
+        Ok(())
+    }
+
+    /// Waits for the answer. Cancel-safe; must not be called again after it has returned.
+    pub(crate) async fn answer(&mut self) -> Result<Bytes, CallError> {
+        let answer = (&mut self.answer).await.map_err(|_| CallError::Ended(self.calls.end_reason()));
+        self.cancels = false;
+        match answer?.result {
+            Some(answer::Result::Value(value)) => Ok(value),
+            Some(answer::Result::Error(error)) => Err(CallError::Failed(error)),
+            Some(answer::Result::UnknownMethod(method)) => Err(CallError::UnknownMethod(method)),
+            None => Err(CallError::UnknownMethod("the form of the agent's answer".into())),
+        }
+    }
+}
+
+impl Drop for Pending<'_> {
     fn drop(&mut self) {
         self.calls.lock().answers.remove(&self.id);
         if self.cancels {

@@ -4,7 +4,7 @@ mod calls;
 mod link;
 mod window;
 
-pub(crate) use calls::{CallError, Calls, Outgoing};
+pub(crate) use calls::{CallError, Calls, Outgoing, Request, Sent};
 pub(crate) use link::{Link, LinkEnd};
 pub(crate) use window::WindowBounds;
 #[cfg(feature = "test-util")]

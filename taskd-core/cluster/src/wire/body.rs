@@ -42,3 +42,18 @@ pub(crate) fn decode<T: DeserializeOwned>(body: &[u8]) -> Result<T, BodyError> {
         read => Err(BodyError::Undecodable(format!("{} bytes follow its end", body.len() as u64 - read))),
     }
 }
+
+/// Encodes and compresses a value: the hosts of a world repeat their names.
+pub(crate) fn pack<T: Serialize>(value: &T) -> Result<Bytes, BodyError> {
+    Ok(lz4_flex::block::compress_prepend_size(&encode(value)?).into())
+}
+
+/// Decodes what [`pack`] returned.
+pub(crate) fn unpack<T: DeserializeOwned>(packed: &[u8]) -> Result<T, BodyError> {
+    let undecodable = |error: lz4_flex::block::DecompressError| BodyError::Undecodable(error.to_string());
+    let (length, _) = lz4_flex::block::uncompressed_size(packed).map_err(undecodable)?;
+    if length > BODY_BYTES_MAX {
+        return Err(BodyError::TooLong(length));
+    }
+    decode(&lz4_flex::block::decompress_size_prepended(packed).map_err(undecodable)?)
+}

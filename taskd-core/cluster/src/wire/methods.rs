@@ -32,6 +32,7 @@ pub(crate) mod method {
 /// Arguments of `launcher.start`. Not `Debug`: they contain a secret.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct StartArguments {
+    /// Its world is empty if the call has a `shared` part: that is the world, the same for all hosts.
     pub(crate) batch: StartBatch,
     /// Address of the agent on the host of the rendezvous service; `None` on that host, and without such a service.
     #[serde(default)]
@@ -51,6 +52,7 @@ pub(crate) struct StartArguments {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct DirectiveArguments {
     pub(crate) id: CommandId,
+    /// As in [`StartArguments`].
     pub(crate) batch: DirectiveBatch,
     /// As in [`StartArguments`].
     #[serde(default)]
@@ -67,6 +69,7 @@ pub(crate) struct StopArguments {
 /// Arguments of `launcher.prepare`. Not `Debug`: they contain a secret.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct PrepareArguments {
+    /// As in [`StartArguments`].
     pub(crate) batch: StartBatch,
     #[serde(default)]
     in_loop: bool,

@@ -27,7 +27,7 @@ pub(crate) struct Cluster {
     pub(crate) consensus: Pausable,
     pub(crate) settings: ClusterSettings,
     pub(crate) address: SocketAddr,
-    security: SecurityContext,
+    pub(crate) security: SecurityContext,
     last: Mutex<Option<Epoch>>,
     _server: JoinSet<()>,
 }
@@ -94,7 +94,10 @@ pub(crate) fn agent_with(
     let agent = Arc::new(more(agent.settings(cluster.settings)).build().expect("complete"));
     let mut task = JoinSet::new();
     let runs = Arc::clone(&agent);
-    task.spawn(async move { runs.run(CancellationToken::new()).await.expect("it is admitted") });
+    task.spawn(async move {
+        let ended = runs.run(CancellationToken::new()).await;
+        ended.unwrap_or_else(|error| println!("the agent has ended: {error}"));
+    });
     RunningAgent { agent, _task: task }
 }
 

@@ -6,8 +6,12 @@ mod copies;
 mod lease;
 mod pausable;
 mod records;
+mod relay;
 mod returns;
 mod sources;
+mod standby;
+mod strangers;
+mod versions;
 mod without_lease;
 
 use cluster::{Cluster, Owner, PATIENCE, Proxy, agent};

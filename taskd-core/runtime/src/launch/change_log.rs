@@ -8,7 +8,7 @@ use super::{
     Change, GuardStatus, LaunchError, LinkStatus, Listing, NodeState, NodeStatus, Phase, ProcStatus, Revision,
 };
 use crate::job::{Incarnation, NodeId, ProcId, Role};
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use tokio::sync::Notify;
 
@@ -191,8 +191,8 @@ impl ChangeLog {
     #[must_use]
     pub fn procs_on(&self, node: &NodeId) -> Vec<ProcStatus> {
         let history = self.lock();
-        let procs = history.procs.values().map(|(_, status)| status);
-        procs.filter(|proc| proc.node.as_ref() == Some(node) && !proc.phase.is_exited()).cloned().collect()
+        let procs = history.on.get(node).into_iter().flatten().filter_map(|proc| history.procs.get(proc));
+        procs.map(|(_, status)| status).filter(|proc| !proc.phase.is_exited()).cloned().collect()
     }
 
     /// Removes the given processes, whose exits were acknowledged, from the history. Unknown processes, and processes
@@ -227,6 +227,10 @@ struct History {
     /// Current state of each process, with the `seq` of the change that set it.
     procs: BTreeMap<ProcId, (u64, ProcStatus)>,
     nodes: BTreeMap<NodeId, (u64, NodeStatus)>,
+    /// Processes in `procs` by their hosts: a job of 10,000 hosts asks for those of each host.
+    on: BTreeMap<NodeId, BTreeSet<ProcId>>,
+    /// Hosts in `nodes` that have left, by the number of the change, first one first.
+    left: BTreeMap<u64, NodeId>,
     guards: BTreeMap<NodeId, GuardStatus>,
     /// The links to processes that have not exited.
     links: BTreeMap<ProcId, LinkStatus>,
@@ -247,6 +251,8 @@ impl History {
             changes: VecDeque::new(),
             procs: BTreeMap::new(),
             nodes: BTreeMap::new(),
+            on: BTreeMap::new(),
+            left: BTreeMap::new(),
             guards: BTreeMap::new(),
             links: BTreeMap::new(),
             exits: BTreeMap::new(),
@@ -308,7 +314,12 @@ impl History {
             self.exits.insert(self.seq, status.proc.clone());
             self.links.remove(&status.proc);
         }
-        self.procs.insert(status.proc.clone(), (self.seq, status));
+        let (proc, node) = (status.proc.clone(), status.node.clone());
+        let before = self.procs.insert(proc.clone(), (self.seq, status)).and_then(|(_, old)| old.node);
+        if before != node {
+            before.iter().for_each(|node| self.not_on(node, &proc));
+            node.into_iter().for_each(|node| _ = self.on.entry(node).or_default().insert(proc.clone()));
+        }
         while self.exits.len() > self.bounds.exits_max
             && let Some((_, oldest)) = self.exits.pop_first()
         {
@@ -318,21 +329,39 @@ impl History {
     }
 
     fn set_node(&mut self, status: NodeStatus) {
-        self.nodes.insert(status.node.clone(), (self.seq, status));
-        let left = || self.nodes.values().filter(|(_, n)| n.state == NodeState::Left);
-        if left().count() > self.bounds.left_nodes_max
-            && let Some(first) = left().min_by_key(|(seq, _)| *seq).map(|(_, n)| n.node.clone())
+        let (node, has_left) = (status.node.clone(), status.state == NodeState::Left);
+        if let Some((seq, _)) = self.nodes.insert(node.clone(), (self.seq, status)) {
+            self.left.remove(&seq); // it is a number of `left` only if the host had left
+        }
+        if has_left {
+            self.left.insert(self.seq, node);
+        }
+        if self.left.len() > self.bounds.left_nodes_max
+            && let Some((_, first)) = self.left.pop_first()
         {
             self.nodes.remove(&first);
             self.counts.left_nodes_forgotten += 1;
         }
     }
 
+    fn not_on(&mut self, node: &NodeId, proc: &ProcId) {
+        if let Some(procs) = self.on.get_mut(node) {
+            procs.remove(proc);
+            if procs.is_empty() {
+                self.on.remove(node);
+            }
+        }
+    }
+
     fn forget_exit(&mut self, proc: &ProcId) {
         let Some((seq, status)) = self.procs.get(proc) else { return };
         if status.phase.is_exited() {
+            let node = status.node.clone();
             self.exits.remove(seq);
             self.procs.remove(proc);
+            if let Some(node) = node {
+                self.not_on(&node, proc);
+            }
             let last = self.over.entry(proc.role.clone()).or_default();
             *last = (*last).max(proc.incarnation);
         }

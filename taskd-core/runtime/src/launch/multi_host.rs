@@ -221,10 +221,8 @@ impl Shared {
 
     /// Returns the hosts of a launcher that have no processes and accept new ones.
     fn idle(&self, of: &Listing) -> Vec<NodeId> {
-        let procs = self.log.listing().procs;
-        let busy: BTreeSet<&NodeId> =
-            procs.iter().filter(|p| !p.phase.is_over()).filter_map(|p| p.node.as_ref()).collect();
-        let idle = of.nodes.iter().filter(|n| n.state == NodeState::Ready && !busy.contains(&n.node));
+        let busy = |node: &NodeId| self.log.procs_on(node).iter().any(|proc| !proc.phase.is_over());
+        let idle = of.nodes.iter().filter(|n| n.state == NodeState::Ready && !busy(&n.node));
         idle.map(|n| n.node.clone()).collect()
     }
 
@@ -301,11 +299,9 @@ async fn watch(shared: &Shared, part: PartId, at: &mut Revision) -> LaunchError 
 
 /// Reports the exit of processes that ran on a launcher's hosts and are no longer listed: they ended unobserved.
 fn missing(shared: &Shared, now: &Listing) {
-    let hosts: BTreeSet<&NodeId> = now.nodes.iter().map(|n| &n.node).collect();
     let listed: BTreeSet<&ProcId> = now.procs.iter().map(|p| &p.proc).collect();
-    for status in shared.log.listing().procs {
-        let here = status.node.as_ref().is_some_and(|node| hosts.contains(node));
-        if here && !status.phase.is_exited() && !listed.contains(&status.proc) {
+    for status in now.nodes.iter().flat_map(|status| shared.log.procs_on(&status.node)) {
+        if !listed.contains(&status.proc) {
             let phase = Phase::Exited(Box::new(Exit::new(Termination::Unknown)));
             shared.log.push(Change::Proc(status.with_phase(phase)));
         }

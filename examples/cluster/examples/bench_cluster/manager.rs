@@ -1,0 +1,194 @@
+//! A candidate, and when it is elected the manager. Commands: `react`, `hosts N`, `world N`, `start N INCARNATION whole|empty`, `broadcast`, `fanout N`, `left`,
+//! `counts`.
+
+use crate::job::{JOB, PATIENCE, host, now, raise_limits, security, settings, spec};
+use clap::Args;
+use serde_json::{Value, json};
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+use taskd_cluster::consensus::embedded::{Embedded, EmbeddedConfig, EmbeddedSettings, VoterAddress};
+use taskd_cluster::consensus::{Candidate, Consensus};
+use taskd_cluster::membership::{Host, Next, Policy, State, decide};
+use taskd_cluster::security::IncomingLimits;
+use taskd_cluster::{ClusterLauncher, Manager, ManagerService};
+use taskd_core::job::{CommandId, JobTime, ProcId, World};
+use taskd_core::launch::{Change, DirectiveBatch, LaunchError, Launcher, NodeState, Place, StartBatch, StartOrder};
+use taskd_examples::program::Failure;
+use tokio::io::{AsyncBufReadExt, BufReader, stdin};
+use tokio::net::{TcpListener, TcpSocket};
+use tokio::time::Instant;
+use tonic::service::InterceptorLayer;
+
+#[derive(Debug, Args)]
+pub(crate) struct Options {
+    /// Directory with the certificates, and for the voter's store.
+    #[arg(long)]
+    dir: PathBuf,
+    /// Number of this voter.
+    #[arg(long)]
+    voter: usize,
+    /// Addresses of all voters.
+    #[arg(long, value_delimiter = ',')]
+    voters: Vec<SocketAddr>,
+    /// Number of agents of the job.
+    #[arg(long)]
+    agents: u32,
+    /// Factor of all times.
+    #[arg(long)]
+    slow: u32,
+}
+
+/// Handshakes at the same time: more would delay the messages of the voters, which share this process.
+const HANDSHAKES_MAX: usize = 64;
+
+/// The hosts that were lost, each with the time.
+type Left = Arc<Mutex<Vec<(String, u64)>>>;
+
+/// Runs a candidate until stdin ends.
+pub(crate) async fn run(options: Options) -> Result<(), Failure> {
+    raise_limits();
+    let security = security(&options.dir).await?;
+    let own = *options.voters.get(options.voter).ok_or("the voter has no address")?;
+    let voter = |(number, address): (usize, &SocketAddr)| {
+        VoterAddress::new(host(u32::try_from(number).unwrap_or(u32::MAX)), address.to_string())
+    };
+    let voters: Vec<VoterAddress> = options.voters.iter().enumerate().map(voter).collect();
+    let config = EmbeddedConfig::new(JOB, voters[options.voter].clone(), voters.clone(), {
+        options.dir.join(format!("voter-{}", options.voter))
+    });
+    // Long enough that a voter that shares its core with all agents keeps its leader.
+    let [heartbeat, least, most] = [100, 600, 1200].map(|millis| Duration::from_millis(millis) * options.slow);
+    let times = EmbeddedSettings::new(heartbeat, least, most)?;
+    let engine = Embedded::start(config.with_settings(times).with_connect(security.clone())).await?;
+    let settings = settings(options.agents, options.slow);
+    let service = ManagerService::new(&settings);
+    let layer = InterceptorLayer::new(security.require_token());
+    let server = tonic::transport::Server::builder().layer(layer).add_service(service.clone().into_server());
+    let incoming = security.incoming(listen(own)?, IncomingLimits::default().with_handshakes_max(HANDSHAKES_MAX))?;
+    let _serving = tokio::spawn(server.add_service(engine.service()).serve_with_incoming(incoming));
+    println!("{}", json!({ "listens": own.to_string() }));
+    let candidate = Candidate::new(voters[options.voter].host.clone(), std::process::id().to_string(), own.to_string());
+    let engine: Arc<dyn Consensus> = Arc::new(engine);
+    let mut commands = BufReader::new(stdin()).lines();
+    let manager = tokio::select! {
+        elected = Manager::campaign(JOB, &candidate, engine, &service, settings) => elected?,
+        _ = commands.next_line() => return Ok(()), // the run has ended
+    };
+    println!("{}", json!({ "elected": manager.epoch().0, "at": now() }));
+    let (left, reacts) = (Left::default(), Arc::new(AtomicBool::new(false)));
+    tokio::spawn(observe(manager.launcher(), Arc::clone(&left), Arc::clone(&reacts)));
+    while let Some(line) = commands.next_line().await? {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        let answer = match words[..] {
+            ["fanout", number] => {
+                manager.set_relay_fanout(number.parse()?);
+                json!({ "fanout": number })
+            }
+            ["react"] => {
+                reacts.store(true, Ordering::Relaxed);
+                json!({ "react": true })
+            }
+            ["left"] => json!({ "left": left.lock().unwrap_or_else(PoisonError::into_inner).clone() }),
+            ["counts"] => json!({ "counts": format!("{:?}", manager.relay_counts()) }),
+            ["hosts", number] => {
+                let hosts = manager.wait_for_hosts(number.parse()?, Instant::now() + PATIENCE).await;
+                json!({ "hosts": hosts, "at": now() })
+            }
+            ["world", number] => world(&manager.launcher(), number.parse()?).await?,
+            ["start", number, incarnation, world] => {
+                start(&manager.launcher(), number.parse()?, incarnation.parse()?, world == "whole").await?
+            }
+            ["broadcast"] => broadcast(&manager.launcher()).await?,
+            _ => return Err(format!("{line} is no command").into()),
+        };
+        println!("{answer}");
+    }
+    Ok(())
+}
+
+/// Listens with a backlog for the connections of all agents.
+fn listen(address: SocketAddr) -> Result<TcpListener, Failure> {
+    let socket = TcpSocket::new_v4()?;
+    socket.set_reuseaddr(true)?;
+    socket.bind(address)?;
+    Ok(socket.listen(taskd_cluster::security::LISTEN_BACKLOG)?)
+}
+
+/// Decides which hosts form the world, and stores it.
+async fn world(launcher: &ClusterLauncher, agents: u32) -> Result<Value, Failure> {
+    let begin = Instant::now();
+    let mut state = State::default();
+    for number in 0..agents {
+        state.hosts.insert(host(number), Host::new(JobTime::from_nanos(u64::from(number)), 1));
+    }
+    let decided = decide(&state, &Policy::new(agents, agents), JobTime::from_nanos(1_000_000_000_000));
+    let Next::World { ranks, .. } = &decided.next else { return Err(decided.next.reason().to_owned().into()) };
+    let decide_s = begin.elapsed().as_secs_f64();
+    let world = Arc::new(spec(u32::try_from(ranks.len())?).first_world());
+    launcher.send_directives(CommandId(1), &DirectiveBatch::new(world, Vec::new())).await?; // stored before any order
+    Ok(json!({ "world": begin.elapsed().as_secs_f64(), "decide": decide_s }))
+}
+
+/// Starts one rank on each host, each with the `whole` world or an empty one.
+async fn start(launcher: &ClusterLauncher, agents: u32, incarnation: u32, whole: bool) -> Result<Value, Failure> {
+    let world = if whole { spec(agents).first_world() } else { World::first(BTreeMap::new()) };
+    let program = Arc::new(taskd_testing::testing::doubles::FakeProgram::Runs.spec());
+    let order = |rank| StartOrder::new(ProcId::rank(rank, incarnation), Place::On(host(rank)), Arc::clone(&program));
+    let batch = StartBatch::new(Arc::new(world), (0..agents).map(order).collect());
+    let begin = Instant::now();
+    launcher.start(&batch).await?;
+    Ok(json!({ "start": begin.elapsed().as_secs_f64() }))
+}
+
+/// Sends one order to all agents, and waits for all answers: to stop a rank that none of them has.
+async fn broadcast(launcher: &ClusterLauncher) -> Result<Value, Failure> {
+    let (begin, at) = (Instant::now(), now());
+    order_all(launcher).await?;
+    Ok(json!({ "broadcast": begin.elapsed().as_secs_f64(), "at": at }))
+}
+
+async fn order_all(launcher: &ClusterLauncher) -> Result<(), LaunchError> {
+    launcher.stop(&[ProcId::rank(u32::MAX, 1)], Duration::ZERO).await
+}
+
+/// Records the hosts that are lost, and sends an order to all agents when a rank has failed.
+async fn observe(launcher: ClusterLauncher, left: Left, reacts: Arc<AtomicBool>) {
+    let Ok(listing) = launcher.list().await else { return };
+    let mut at = listing.revision;
+    loop {
+        let changes = match launcher.watch(at).await {
+            Ok((changes, next)) => {
+                at = next;
+                changes
+            }
+            Err(LaunchError::Stale) => match launcher.list().await {
+                Ok(listing) => {
+                    at = listing.revision;
+                    continue;
+                }
+                Err(_) => return,
+            },
+            Err(_) => return,
+        };
+        for change in changes {
+            match change {
+                Change::Node(status) if status.state == NodeState::Left => {
+                    let lost = (status.node.0.to_string(), now());
+                    left.lock().unwrap_or_else(PoisonError::into_inner).push(lost);
+                }
+                Change::Proc(status) if reacts.load(Ordering::Relaxed) && status.phase.is_exited() => {
+                    let launcher = launcher.clone();
+                    tokio::spawn(async move {
+                        let ordered = order_all(&launcher).await;
+                        println!("{}", json!({ "reaction": ordered.is_ok() }));
+                    });
+                }
+                _ => {}
+            }
+        }
+    }
+}

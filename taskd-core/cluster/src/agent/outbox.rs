@@ -15,8 +15,9 @@ use tokio::sync::Notify;
 /// Time for which a message waits for the facts of the host's other sources after its first one. Heartbeats of all ranks
 /// and all sources so travel together.
 pub(super) const GATHER: Duration = Duration::from_millis(25);
-/// Number of facts after which a message takes no further entry. The rest follows in the next message.
-const MESSAGE_FACTS_MAX: usize = 16_384;
+/// Number of facts after which a message takes no further entry; the rest follows in the next message. A manager of 10,000
+/// hosts gets such a message of each of them at once when it begins.
+const MESSAGE_FACTS_MAX: usize = 256;
 
 /// What waits on a host for its manager.
 #[derive(Debug)]
@@ -65,7 +66,7 @@ impl Outbox {
     }
 
     /// Adds what a source has returned, as the source's behaviour at its bound requires: waits for room, or drops and counts
-    /// facts. Cancel-safe: a call that waits has added nothing.
+    /// facts. The dropped ones may be under way to the manager: more are reported as lost than are. Cancel-safe: a call that waits has added nothing.
     pub(super) async fn push(&self, source: usize, item: FactsItem) {
         let (at, mut item) = (self.begun.elapsed(), item);
         loop {

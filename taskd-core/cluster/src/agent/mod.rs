@@ -12,6 +12,7 @@ mod serve;
 mod sources;
 mod start;
 
+use crate::checks::Check;
 use crate::clock::Moment;
 use crate::clock_offset::Reading;
 use crate::dial::{Access, Dial};
@@ -165,6 +166,7 @@ impl AgentBuilder {
         let AgentBuilder { job, host, launcher, sources, managers, labels, settings, access, .. } = self;
         let AgentBuilder { calendar_ahead_nanos, on_lease_end, fence, forwarder, peer_address, .. } = self;
         let begun = Moment::now();
+        let on_lease_end = if settings.checks.has(Check::LeaseEnd) { on_lease_end } else { OnLeaseEnd::Keep };
         let shared = Shared {
             job,
             host,

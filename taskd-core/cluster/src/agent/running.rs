@@ -3,6 +3,7 @@
 use super::Shared;
 use super::serve::{Special, superseded, too_many};
 use super::start::serve_with_lease;
+use crate::checks::Check;
 use crate::clock::Moment;
 use crate::session::Link;
 use crate::wire::proto::{Call, ToManager, frame::Body};
@@ -36,7 +37,7 @@ impl Running {
         let (cancellable, id) = (Arc::clone(&self.cancellable), call.id);
         let task = async move {
             let epoch = shared.epoch.load(Ordering::SeqCst);
-            let answer = if call.epoch < epoch {
+            let answer = if call.epoch < epoch && shared.settings.checks.has(Check::Epoch) {
                 superseded(&call, epoch)
             } else {
                 let (answer, special) = serve_with_lease(&shared, &call).await;

@@ -1,5 +1,6 @@
 //! The times of the embedded engine, and the limits that follow from them.
 
+use crate::checks::Checks;
 use crate::consensus::ConsensusError;
 use std::time::Duration;
 
@@ -15,6 +16,8 @@ pub struct EmbeddedSettings {
     heartbeat: Duration,
     election_min: Duration,
     election_max: Duration,
+    /// All checks, except in a simulation.
+    pub(super) checks: Checks,
 }
 
 /// Longest election timeout: longer ones would be typing errors, and delays derived from them stay within a day.
@@ -53,7 +56,16 @@ impl EmbeddedSettings {
                 "the longest election timeout, {election_max:?}, is above the limit, {ELECTION_MAX:?}"
             ));
         }
-        Ok(EmbeddedSettings { heartbeat, election_min, election_max })
+        Ok(EmbeddedSettings { heartbeat, election_min, election_max, checks: Checks::default() })
+    }
+
+    /// Sets the checks that are in force.
+    #[cfg(feature = "test-util")]
+    #[doc(hidden)]
+    #[must_use]
+    pub fn with_checks(mut self, checks: Checks) -> EmbeddedSettings {
+        self.checks = checks;
+        self
     }
 
     /// Interval at which the leader sends to the other voters; default 100 ms. A replication request is repeated after
@@ -136,7 +148,7 @@ impl EmbeddedSettings {
 impl Default for EmbeddedSettings {
     fn default() -> EmbeddedSettings {
         let ms = Duration::from_millis;
-        EmbeddedSettings { heartbeat: ms(100), election_min: ms(400), election_max: ms(800) }
+        EmbeddedSettings { heartbeat: ms(100), election_min: ms(400), election_max: ms(800), checks: Checks::default() }
     }
 }
 

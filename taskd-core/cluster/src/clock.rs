@@ -5,11 +5,32 @@
 //! has both: of two moments, the longer time in between counts, so that no lease is longer by one clock than by the other.
 
 use std::time::Duration;
-use taskd_runtime::launch::since_boot;
+use taskd_runtime::launch;
 use tokio::time::{Instant, sleep};
 
 /// Longest time for which a wait for a moment goes on after the end of a suspension, although the moment is over.
 const LOOK_EVERY: Duration = Duration::from_millis(200);
+
+#[cfg(feature = "test-util")]
+thread_local! {
+    static SIMULATED: std::cell::Cell<Option<fn() -> Duration>> = const { std::cell::Cell::new(None) };
+}
+
+/// Replaces `CLOCK_BOOTTIME` on this thread, for all hosts that it simulates.
+#[cfg(feature = "test-util")]
+#[doc(hidden)]
+pub fn simulate_boot_time(now: fn() -> Duration) {
+    SIMULATED.set(Some(now));
+}
+
+/// Returns the time since the machine's start.
+fn since_boot() -> Duration {
+    #[cfg(feature = "test-util")]
+    if let Some(now) = SIMULATED.get() {
+        return now();
+    }
+    launch::since_boot()
+}
 
 /// A moment on this host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -7,6 +7,7 @@
 //! - [`topology`]: the fault and network domains of hosts, and the choices that depend on them. Pure.
 
 mod agent;
+mod checks;
 mod clock;
 mod clock_offset;
 pub mod consensus;
@@ -25,6 +26,12 @@ pub mod topology;
 mod wire;
 
 pub use agent::{Agent, AgentBuilder, AgentError, OnLeaseEnd};
+#[cfg(feature = "test-util")]
+#[doc(hidden)]
+pub use checks::{Check, Checks};
+#[cfg(feature = "test-util")]
+#[doc(hidden)]
+pub use clock::simulate_boot_time;
 pub use clock_offset::ClockOffset;
 pub use dial::Dial;
 pub use manager::{

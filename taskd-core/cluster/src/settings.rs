@@ -1,5 +1,6 @@
 //! Times of leases and connections, and the relations that must hold between them.
 
+use crate::checks::{Check, Checks};
 use std::time::Duration;
 
 /// Times that agents and managers of one job share. The manager sends them to its agents.
@@ -31,6 +32,10 @@ pub struct ClusterSettings {
     pub relay_fanout: u32,
     /// Time after which the manager itself makes a call that a relay has not answered. An agent carries it out once.
     pub relay_within: Duration,
+    /// All checks, except in a simulation.
+    pub(crate) checks: Checks,
+    /// By how much the clock of this host is slower than those of other hosts, in a simulation.
+    pub(crate) slow_ppm: u32,
 }
 
 /// Part of a lease without a message after which an agent opens a new connection: one third.
@@ -56,6 +61,8 @@ impl Default for ClusterSettings {
             hello_within: Duration::from_secs(2),
             relay_fanout: FANOUT,
             relay_within: Duration::from_secs(1),
+            checks: Checks::default(),
+            slow_ppm: 0,
         }
     }
 }
@@ -134,10 +141,39 @@ impl ClusterSettings {
         self
     }
 
+    /// Makes the clock of this host slower, by millionths.
+    #[cfg(feature = "test-util")]
+    #[doc(hidden)]
+    #[must_use]
+    pub fn with_slow_clock(mut self, slow_ppm: u32) -> ClusterSettings {
+        self.slow_ppm = slow_ppm;
+        self
+    }
+
+    /// Returns how long a span of this host's clock lasts.
+    pub(crate) fn lasts(&self, span: Duration) -> Duration {
+        match self.slow_ppm {
+            0 => span,
+            ppm => span + span.saturating_mul(ppm) / 1_000_000,
+        }
+    }
+
+    /// Sets the checks that are in force.
+    #[cfg(feature = "test-util")]
+    #[doc(hidden)]
+    #[must_use]
+    pub fn with_checks(mut self, checks: Checks) -> ClusterSettings {
+        self.checks = checks;
+        self
+    }
+
     /// Returns the time after the anchor of a host's last grant from which no process of the host runs any more: the lease by
     /// the slowest clock, and the time to stop.
     #[must_use]
     pub fn replace_after(&self) -> Duration {
+        if !self.checks.has(Check::ReplaceAfter) {
+            return Duration::ZERO;
+        }
         let drift = self.lease.saturating_mul(self.clock_rate_ppm) / 1_000_000;
         self.lease + drift + self.stop_within
     }

@@ -3,6 +3,7 @@
 use super::running::Running;
 use super::search::{End, Known, Opened, Search, refusal};
 use super::{AgentError, RETRY, Shared};
+use crate::checks::Check;
 use crate::clock::Moment;
 use crate::clock_offset::{Reading, own_nanos};
 use crate::relay::{Deliveries, Delivery};
@@ -73,16 +74,16 @@ async fn serve(
     let Opened { address, welcome, sender, mut incoming } = opened;
     let retry = |why| Ok(Next::Ended(End::Retry(why)));
     let seen = shared.epoch.fetch_max(welcome.epoch, Ordering::SeqCst);
-    if welcome.epoch < seen {
+    if welcome.epoch < seen && shared.settings.checks.has(Check::Epoch) {
         return retry(format!("the manager's epoch {} is over: this host has seen epoch {seen}", welcome.epoch));
     }
-    let (session, number) = match begin(&welcome, sender.clone(), session) {
+    let (session, number) = match begin(shared, &welcome, sender.clone(), session) {
         Ok(begun) => begun,
         Err(why) => return retry(why),
     };
     let known = known(Some(&*session));
-    let mut served =
-        Served { shared, session, sender, lease: Duration::from_millis(welcome.lease_ms), granted: Granted::default() };
+    let lease = shared.settings.lasts(Duration::from_millis(welcome.lease_ms));
+    let mut served = Served { shared, session, sender, lease, granted: Granted::default() };
     let silent_after = shared.settings.reconnect_after(served.lease);
     let mut requests = interval(Duration::from_millis(welcome.lease_interval_ms.max(1)));
     requests.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -158,6 +159,7 @@ impl Served<'_> {
             Some(to_agent::Message::Lease(grant)) => {
                 self.granted = Granted { manager_nanos: grant.manager_nanos, at: own_nanos(&self.shared.begun) };
                 self.extend_lease(&grant);
+                self.is_confirmed(&grant)?;
                 if is_replaced { Ok(()) } else { self.session.link.confirm(grant.received) }
             }
             Some(to_agent::Message::Frame(frame)) if !is_replaced => self.take(frame),
@@ -174,6 +176,16 @@ impl Served<'_> {
             && grant.epoch == self.session.epoch
         {
             self.shared.change_lease(|known| known.grant(grant, sent, self.lease));
+        }
+    }
+
+    /// Returns the end of the connection if no majority has confirmed the manager for long: it answers, but another one may
+    /// be in office, which this host can reach.
+    fn is_confirmed(&self, grant: &LeaseGrant) -> Result<(), End> {
+        let age = Duration::from_nanos(grant.anchor_age_nanos);
+        match age > self.lease / 2 && self.shared.managers.len() > 1 {
+            false => Ok(()),
+            true => Err(End::Retry(format!("no majority has confirmed the manager for {age:.1?}"))),
         }
     }
 
@@ -219,15 +231,16 @@ fn request(shared: &Shared, session: &Session, granted: Granted) -> LeaseRequest
 
 /// Continues the session that the manager names, or begins it. Returns it with the number of its new connection.
 fn begin<'a>(
+    shared: &Shared,
     welcome: &Welcome,
     sender: UnboundedSender<ToManager>,
     session: &'a mut Option<Session>,
 ) -> Result<(&'a mut Session, u64), String> {
     session.take_if(|known| (known.id, known.epoch) != (welcome.session, welcome.epoch));
     let session = session.get_or_insert_with(|| {
-        let link = Arc::new(Link::new(WindowBounds::default(), |frame| ToManager {
-            message: Some(to_manager::Message::Frame(frame)),
-        }));
+        let link =
+            Link::new(WindowBounds::default(), |frame| ToManager { message: Some(to_manager::Message::Frame(frame)) });
+        let link = Arc::new(link.with_checks(shared.settings.checks));
         let (running, relay_key) = (Running::new(Arc::clone(&link)), welcome.relay_key.clone());
         Session { id: welcome.session, epoch: welcome.epoch, running, link, relay_key }
     });

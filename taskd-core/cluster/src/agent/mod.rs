@@ -14,6 +14,7 @@ mod serve;
 mod sources;
 mod start;
 
+use crate::checks::Check;
 use crate::clock::Moment;
 use crate::clock_offset::Reading;
 use crate::dial::{Access, Dial};
@@ -197,6 +198,7 @@ impl AgentBuilder {
             ..
         } = self;
         let begun = Moment::now();
+        let on_lease_end = if settings.checks.has(Check::LeaseEnd) { on_lease_end } else { OnLeaseEnd::Keep };
         let shared = Shared {
             job,
             host,

@@ -1,6 +1,8 @@
-//! The launcher of all hosts: stores each new world in the consensus engine before any host gets an order for it.
+//! The launcher of all hosts: stores each new world in the consensus engine before any host gets an order for it, and
+//! reports what it sees only while a majority confirms the manager: nothing is decided from less.
 
 use super::Inner;
+use super::confirmed::Confirmed;
 use async_trait::async_trait;
 use std::sync::Arc;
 use std::time::Duration;
@@ -39,6 +41,7 @@ impl Launcher for ClusterLauncher {
 
     async fn list(&self) -> Result<Listing, LaunchError> {
         self.inner.in_office()?;
+        self.inner.confirmed().await?;
         let listing = self.inner.fleet.list().await?;
         self.inner.take_links(&listing.links);
         Ok(listing)
@@ -46,10 +49,17 @@ impl Launcher for ClusterLauncher {
 
     async fn watch(&self, from: Revision) -> Result<(Vec<Change>, Revision), LaunchError> {
         let over = self.inner.over();
+        let changes = async {
+            let changes = self.inner.fleet.watch(from).await?;
+            match self.inner.confirmed().await? {
+                Confirmed::AtOnce => Ok(changes),
+                Confirmed::Late => self.inner.fleet.watch(from).await, // with all that has changed meanwhile
+            }
+        };
         tokio::select! {
             biased;
             error = over => Err(error),
-            changes = self.inner.fleet.watch(from) => {
+            changes = changes => {
                 let (changes, next) = changes?;
                 self.inner.take_proofs(&changes);
                 Ok((changes, next))

@@ -12,6 +12,9 @@ use tokio::time::{Instant, sleep_until};
 pub(super) async fn expect(manager: Arc<Inner>, hosts: BTreeMap<NodeId, Vec<ProcId>>, elected: Instant) {
     let within = manager.settings.replace_after();
     sleep_until(elected + within).await;
+    if manager.confirmed().await.is_err() {
+        return;
+    }
     for host in hosts.into_keys() {
         let known = manager.lock().contains_key(&host);
         if !known {
@@ -35,13 +38,20 @@ pub(super) async fn watch(manager: Arc<Inner>, host: Arc<Host>) {
         host.sight.send_replace(Visibility::OutOfSight);
         tracing::warn!(host = %host.name, peer = %host.peer(), "a host is out of sight: its processes are left as they are");
         let lost_at = host.granted() + manager.settings.replace_after();
+        let is_over = async {
+            sleep_until(lost_at.max(Instant::now())).await;
+            manager.confirmed().await
+        };
         tokio::select! {
             biased;
             changed = heard.changed() => match changed {
                 Ok(()) => _ = host.sight.send_replace(Visibility::Seen),
                 Err(_) => return,
             },
-            () = sleep_until(lost_at.max(Instant::now())) => {
+            confirmed = is_over => {
+                if confirmed.is_err() {
+                    return;
+                }
                 let silent = manager.settings.replace_after();
                 let why = format!(
                     "{} has given no sign of life for {:.1} s, so its lease ended and it has stopped its processes",

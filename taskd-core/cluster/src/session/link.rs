@@ -1,6 +1,7 @@
 //! One side of a session: its window, and the connection that carries its frames now.
 
 use super::window::{Taken, Window, WindowBounds};
+use crate::checks::Checks;
 use crate::wire::proto::{Confirm, Frame, frame::Body};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use tokio::sync::Notify;
@@ -40,6 +41,12 @@ impl<M> Link<M> {
         let window = Window::new(bounds);
         let inner = Inner { window, connection: None, number: 0, taken_since: 0, ended: None };
         Link { inner: Mutex::new(inner), room: Notify::new(), wrap }
+    }
+
+    /// Sets the checks that are in force.
+    pub(crate) fn with_checks(self, checks: Checks) -> Link<M> {
+        self.lock().window.set_checks(checks);
+        self
     }
 
     /// Sends a body over this and every later connection until the peer has it. Waits while the window is full.

@@ -3,6 +3,7 @@
 //!
 //! Pure: it sends and reads nothing.
 
+use crate::checks::{Check, Checks};
 use crate::wire::proto::{Frame, frame::Body};
 use std::collections::VecDeque;
 
@@ -32,6 +33,7 @@ pub(crate) struct Window {
     /// Frames that the peer has not confirmed, in order, each with its length.
     unconfirmed: VecDeque<(usize, Frame)>,
     bytes: usize,
+    checks: Checks,
 }
 
 /// What became of a frame of the peer.
@@ -46,8 +48,13 @@ pub(crate) enum Taken {
 }
 
 impl Window {
-    pub(crate) const fn new(bounds: WindowBounds) -> Window {
-        Window { bounds, sent: 0, taken: 0, unconfirmed: VecDeque::new(), bytes: 0 }
+    pub(crate) fn new(bounds: WindowBounds) -> Window {
+        Window { bounds, sent: 0, taken: 0, unconfirmed: VecDeque::new(), bytes: 0, checks: Checks::default() }
+    }
+
+    /// Sets the checks that are in force.
+    pub(crate) fn set_checks(&mut self, checks: Checks) {
+        self.checks = checks;
     }
 
     /// Returns the number of the last frame that was taken from the peer.
@@ -78,6 +85,9 @@ impl Window {
         }
         match frame {
             Frame { body: Some(Body::Confirm(_)), .. } => Taken::Nothing,
+            Frame { number, body: Some(body), .. } if number <= self.taken && !self.checks.has(Check::FrameOnce) => {
+                Taken::New(body)
+            }
             Frame { number, .. } if number <= self.taken => Taken::Nothing,
             Frame { number, .. } if number != self.taken + 1 => Taken::Broken("a frame of the peer is missing"),
             Frame { body: None, .. } => Taken::Broken("a frame of the peer has a body that is not known here"),

@@ -1,6 +1,9 @@
 //! What a voter is started with.
 
+use super::store::Simulated;
+use super::writer::Takes;
 use super::{Connect, EmbeddedSettings, TcpConnect};
+use crate::checks::Check;
 use crate::consensus::{ConsensusError, Epoch};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
@@ -69,11 +72,13 @@ pub struct EmbeddedConfig {
     pub(super) boot: Option<String>,
     pub(super) connect: Arc<dyn Connect>,
     pub(super) after: Epoch,
+    /// Time that each write takes, in a simulation; it is then made by a task, not by a thread.
+    pub(super) simulated_disk: Option<Takes>,
 }
 
 impl fmt::Debug for EmbeddedConfig {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { job, own, listed, dir, settings, boot, connect: _, after } = self;
+        let Self { job, own, listed, dir, settings, boot, connect: _, after, simulated_disk: _ } = self;
         let mut text = f.debug_struct("EmbeddedConfig");
         text.field("job", job).field("own", own).field("listed", listed).field("dir", dir);
         text.field("settings", settings).field("boot", boot).field("after", after).finish_non_exhaustive()
@@ -99,6 +104,7 @@ impl EmbeddedConfig {
             boot: None,
             connect: Arc::new(TcpConnect::default()),
             after: Epoch(0),
+            simulated_disk: None,
         }
     }
 
@@ -130,6 +136,28 @@ impl EmbeddedConfig {
     pub fn with_boot(mut self, boot: impl Into<String>) -> EmbeddedConfig {
         self.boot = Some(boot.into());
         self
+    }
+
+    /// Makes a write take as long as `takes` returns for it, in the time of the voter's runtime.
+    #[cfg(feature = "test-util")]
+    #[doc(hidden)]
+    #[must_use]
+    pub fn with_simulated_disk(
+        mut self,
+        takes: impl Fn() -> std::time::Duration + Send + Sync + 'static,
+    ) -> EmbeddedConfig {
+        self.simulated_disk = Some(Arc::new(takes));
+        self
+    }
+
+    /// Returns what a simulation changes of the store.
+    pub(super) fn simulated(&self) -> Simulated {
+        let checks = self.settings.checks;
+        // Of the host's name: a voter that has lost its store votes on.
+        let name = self.own.host.0.as_str().bytes();
+        let voter = (!checks.has(Check::Admission))
+            .then(|| name.fold(1, |id: u64, byte| id.wrapping_mul(257).wrapping_add(byte.into())));
+        Simulated { voter, takes: self.simulated_disk.clone(), checks }
     }
 
     /// Returns an error if the list of voters cannot form a job.

@@ -78,8 +78,8 @@ pub(super) enum DiskError {
 
 /// Opens the store in `dir`, or creates it. A store of another boot of the machine, and a damaged one, is discarded:
 /// what was written before a power cut may be lost, and a voter that forgot its vote must not vote again under the same
-/// identifier.
-pub(super) fn open(dir: &Path, job: &str, boot: &str) -> Result<(Disk, Contents), DiskError> {
+/// identifier. A new store is that of `voter`, or of a random identifier.
+pub(super) fn open(dir: &Path, job: &str, boot: &str, voter: Option<u64>) -> Result<(Disk, Contents), DiskError> {
     let path = dir.join(FILE);
     let io = |action: &'static str| {
         let path = path.clone();
@@ -104,7 +104,7 @@ pub(super) fn open(dir: &Path, job: &str, boot: &str) -> Result<(Disk, Contents)
         }
         fs::rename(&path, dir.join(DISCARDED)).map_err(io("renaming"))?;
     }
-    let voter = random_id().map_err(io("choosing an identifier for"))?;
+    let voter = voter.map_or_else(random_id, Ok).map_err(io("choosing an identifier for"))?;
     let identity = Identity { format: FORMAT, job: job.to_owned(), voter, boot: boot.to_owned(), rejoins };
     // Renamed when it is complete: a store that cannot be read was one that a voter used.
     let new = dir.join(NEW);

@@ -59,6 +59,7 @@ mod status;
 mod store;
 mod tenure;
 mod types;
+mod writer;
 
 #[cfg(test)]
 mod tests;
@@ -133,9 +134,10 @@ impl Embedded {
     pub async fn start(config: EmbeddedConfig) -> Result<Embedded, ConsensusError> {
         config.check()?;
         let (dir, job, boot) = (config.dir.clone(), config.job.to_string(), config.boot.clone());
+        let simulated = config.simulated();
         let open = move || {
             let boot = boot.map_or_else(disk::boot_id, Ok)?;
-            store::open(&dir, &job, &boot)
+            store::open(&dir, &job, &boot, &simulated)
         };
         let opened = tokio::task::spawn_blocking(open).await;
         let opened = opened.map_err(|error| ConsensusError::Refused(format!("the store cannot be opened: {error}")))?;

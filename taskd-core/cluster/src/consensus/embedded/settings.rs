@@ -1,5 +1,6 @@
 //! The times of the embedded engine, and the limits that follow from them.
 
+use crate::checks::Checks;
 use crate::consensus::ConsensusError;
 use std::time::Duration;
 
@@ -15,6 +16,8 @@ pub struct EmbeddedSettings {
     heartbeat: Duration,
     election_min: Duration,
     election_max: Duration,
+    /// All checks, except in a simulation.
+    pub(super) checks: Checks,
 }
 
 /// Longest election timeout: longer ones would be typing errors, and delays derived from them stay within a day.
@@ -56,7 +59,16 @@ impl EmbeddedSettings {
                 "the longest election timeout, {election_max:?}, is above the limit, {ELECTION_MAX:?}"
             ));
         }
-        Ok(EmbeddedSettings { heartbeat, election_min, election_max })
+        Ok(EmbeddedSettings { heartbeat, election_min, election_max, checks: Checks::default() })
+    }
+
+    /// Sets the checks that are in force.
+    #[cfg(feature = "test-util")]
+    #[doc(hidden)]
+    #[must_use]
+    pub fn with_checks(mut self, checks: Checks) -> EmbeddedSettings {
+        self.checks = checks;
+        self
     }
 
     /// Returns the settings for a job whose hosts may train for `lease` without contact to a manager: the next manager is
@@ -70,7 +82,7 @@ impl EmbeddedSettings {
         let election_max = (lease * 4 / 27).clamp(SHORTEST_ELECTION_MAX, default.election_max);
         let [heartbeat, election_min, election_max] =
             [election_max / 8, election_max / 2, election_max].map(whole_millis);
-        EmbeddedSettings { heartbeat, election_min, election_max }
+        EmbeddedSettings { heartbeat, election_min, election_max, checks: Checks::default() }
     }
 
     /// Interval at which the leader sends to the other voters; default 100 ms. A replication request is repeated after
@@ -153,7 +165,7 @@ impl EmbeddedSettings {
 impl Default for EmbeddedSettings {
     fn default() -> EmbeddedSettings {
         let ms = Duration::from_millis;
-        EmbeddedSettings { heartbeat: ms(100), election_min: ms(400), election_max: ms(800) }
+        EmbeddedSettings { heartbeat: ms(100), election_min: ms(400), election_max: ms(800), checks: Checks::default() }
     }
 }
 
@@ -176,7 +188,7 @@ mod tests {
         for lease in [700, 1000, 1700, 3000, 6000, 60_000].map(Duration::from_millis) {
             let settings = EmbeddedSettings::for_lease(lease);
             assert!(settings.failover() * 2 <= lease, "{lease:?}: {settings:?}");
-            let EmbeddedSettings { heartbeat, election_min, election_max } = settings;
+            let EmbeddedSettings { heartbeat, election_min, election_max, .. } = settings;
             assert_eq!(EmbeddedSettings::new(heartbeat, election_min, election_max), Ok(settings), "they are allowed");
         }
         assert_eq!(EmbeddedSettings::for_lease(ELECTION_MAX), EmbeddedSettings::for_lease(Duration::from_secs(6)));

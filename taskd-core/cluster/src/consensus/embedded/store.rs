@@ -6,15 +6,16 @@
 use super::disk::{self, Contents, Disk, DiskError};
 use super::machine::StoredSnapshot;
 use super::types::{Entry, LogId, StorageError, StorageIoError, Types, Vote};
+use super::writer::{self, Done, Job, Takes};
+use crate::checks::{Check, Checks};
 use openraft::storage::{LogFlushed, LogState, RaftLogStorage};
 use openraft::{AnyError, EntryPayload, OptionalSend, RaftLogReader};
-use redb::Database;
 use std::collections::BTreeMap;
 use std::fmt::Debug;
-use std::io;
-use std::ops::{Bound, RangeBounds};
+use std::ops::RangeBounds;
 use std::path::Path;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use tokio::sync::mpsc::UnboundedSender;
 use tokio::sync::{oneshot, watch};
 
 /// A snapshot is taken after this many entries.
@@ -34,25 +35,14 @@ struct Memory {
     log: BTreeMap<u64, Entry>,
 }
 
-type Done = oneshot::Sender<Result<(), redb::Error>>;
-
-/// One write.
-enum Job {
-    Append(Vec<(u64, Vec<u8>)>, LogFlushed<Types>),
-    Vote(Vec<u8>, Done),
-    Truncate(u64, Done),
-    Purge(Vec<u8>, u64, Done),
-    Snapshot(Vec<u8>, Done),
-    /// Written with the next one: the engine does not need it to be correct.
-    Committed(Vec<u8>),
-}
-
 #[derive(Debug)]
 struct Shared {
     memory: Mutex<Memory>,
-    jobs: Mutex<Option<mpsc::Sender<Job>>>,
+    jobs: Mutex<Option<UnboundedSender<Job>>>,
     /// True when the file is closed.
     closed: watch::Receiver<bool>,
+    /// True if a write is answered when it is on the disk.
+    stores_first: bool,
 }
 
 /// The store of a voter. Clones share it.
@@ -71,95 +61,30 @@ pub(super) struct Opened {
     pub(super) discarded: Option<String>,
 }
 
+/// How a store is opened in a simulation.
+#[derive(Clone, Default)]
+pub(super) struct Simulated {
+    /// Identifier of a new store's voter, in place of a random one.
+    pub(super) voter: Option<u64>,
+    /// Time that each write takes.
+    pub(super) takes: Option<Takes>,
+    pub(super) checks: Checks,
+}
+
 /// Opens the store in `dir`, or creates one. It blocks.
-pub(super) fn open(dir: &Path, job: &str, boot: &str) -> Result<Opened, DiskError> {
-    let (Disk { database, identity, discarded }, contents) = disk::open(dir, job, boot)?;
+pub(super) fn open(dir: &Path, job: &str, boot: &str, simulated: &Simulated) -> Result<Opened, DiskError> {
+    let (Disk { database, identity, discarded }, contents) = disk::open(dir, job, boot, simulated.voter)?;
     let Contents { mut vote, committed, purged, log, snapshot } = contents;
     if let Some(vote) = &mut vote {
         // The engine would resume its former leadership at once. The manager was the former process: this one stands
         // again.
         vote.committed &= vote.leader_id.node_id != identity.voter;
     }
-    let (jobs, queue) = mpsc::channel();
-    let (closing, closed) = watch::channel(false);
-    let thread = std::thread::Builder::new().name("voter-store".into());
-    let work = move || {
-        write_all(&database, &queue);
-        drop(database);
-        closing.send_replace(true);
-    };
-    let failed = |source| DiskError::Io { action: "starting the thread of", path: dir.to_owned(), source };
-    thread.spawn(work).map_err(failed)?;
+    let (jobs, closed) = writer::start(dir, database, simulated.takes.clone())?;
     let memory = Mutex::new(Memory { vote, committed, purged, log });
-    let shared = Arc::new(Shared { memory, jobs: Mutex::new(Some(jobs)), closed });
+    let stores_first = simulated.checks.has(Check::StoredFirst);
+    let shared = Arc::new(Shared { memory, jobs: Mutex::new(Some(jobs)), closed, stores_first });
     Ok(Opened { store: LogStore { shared }, voter: identity.voter, rejoins: identity.rejoins, snapshot, discarded })
-}
-
-/// Writes until the store is closed. After an error the engine stops this voter.
-fn write_all(database: &Database, queue: &mpsc::Receiver<Job>) {
-    let mut committed: Option<Vec<u8>> = None;
-    while let Ok(job) = queue.recv() {
-        let pending = committed.take();
-        let (result, done) = match job {
-            Job::Committed(bytes) => {
-                committed = Some(bytes);
-                continue;
-            }
-            Job::Append(entries, flushed) => {
-                let result = write(database, pending, None, LogChange::Append(&entries));
-                flushed.log_io_completed(result.map_err(|error| io::Error::other(error.to_string())));
-                continue;
-            }
-            Job::Vote(bytes, done) => (write(database, pending, Some(("vote", &bytes)), LogChange::None), done),
-            Job::Snapshot(bytes, done) => (write(database, pending, Some(("snapshot", &bytes)), LogChange::None), done),
-            Job::Truncate(since, done) => {
-                let range = LogChange::Remove(Bound::Included(since), Bound::Unbounded);
-                (write(database, pending, None, range), done)
-            }
-            Job::Purge(bytes, upto, done) => {
-                let range = LogChange::Remove(Bound::Unbounded, Bound::Included(upto));
-                (write(database, pending, Some(("purged", &bytes)), range), done)
-            }
-        };
-        // The engine no longer waits if it stopped.
-        let _ = done.send(result);
-    }
-    if committed.is_some()
-        && let Err(error) = write(database, committed, None, LogChange::None)
-    {
-        tracing::warn!(%error, "the last write of the voter's store failed; the next start reads less of the log");
-    }
-}
-
-/// A change of the table of entries.
-enum LogChange<'a> {
-    None,
-    Append(&'a [(u64, Vec<u8>)]),
-    Remove(Bound<u64>, Bound<u64>),
-}
-
-/// Writes one key, a change of the log and the index of the last committed entry, in one step.
-fn write(
-    database: &Database,
-    committed: Option<Vec<u8>>,
-    key: Option<(&str, &[u8])>,
-    change: LogChange<'_>,
-) -> Result<(), redb::Error> {
-    disk::write(database, |meta, log| {
-        for (key, value) in committed.as_deref().map(|value| ("committed", value)).into_iter().chain(key) {
-            meta.insert(key, value)?;
-        }
-        match change {
-            LogChange::None => {}
-            LogChange::Append(entries) => {
-                for (index, bytes) in entries {
-                    log.insert(index, bytes.as_slice())?;
-                }
-            }
-            LogChange::Remove(from, to) => log.retain_in((from, to), |_, _| false)?,
-        }
-        Ok(())
-    })
 }
 
 impl LogStore {
@@ -177,6 +102,9 @@ impl LogStore {
     async fn written(&self, job: impl FnOnce(Done) -> Job) -> Result<(), AnyError> {
         let (done, result) = oneshot::channel();
         self.submit(job(done))?;
+        if !self.shared.stores_first {
+            return Ok(());
+        }
         match result.await {
             Ok(result) => result.map_err(|error| AnyError::new(&error)),
             Err(_) => Err(AnyError::error("the thread of the store has ended")),
@@ -278,6 +206,12 @@ impl RaftLogStorage<Types> for LogStore {
         let encoded = encoded.collect::<Result<Vec<_>, redb::Error>>();
         let encoded = encoded.map_err(|error| StorageIoError::write_logs(AnyError::new(&error)))?;
         self.memory().log.extend(entries.into_iter().map(|entry| (entry.log_id.index, entry)));
+        let callback = if self.shared.stores_first {
+            Some(callback)
+        } else {
+            callback.log_io_completed(Ok(()));
+            None
+        };
         self.submit(Job::Append(encoded, callback)).map_err(StorageIoError::write_logs)?;
         Ok(())
     }

@@ -10,7 +10,7 @@ use std::path::Path;
 
 /// Creates a store with a vote and ten entries, and returns its voter.
 async fn filled(dir: &Path) -> u64 {
-    let opened = store::open(dir, "job", "boot").expect("opened");
+    let opened = store::open(dir, "job", "boot", &store::Simulated::default()).expect("opened");
     let mut store = opened.store;
     store.save_vote(&openraft::Vote::new(3, 9)).await.expect("vote");
     let entry = |index| Entry { log_id: LogId::new(CommittedLeaderId::new(3, 9), index), ..Entry::default() };
@@ -23,14 +23,15 @@ async fn filled(dir: &Path) -> u64 {
 async fn store_of_the_same_boot_is_read_again() {
     let dir = tempfile::tempdir().expect("directory");
     let voter = filled(dir.path()).await;
-    let mut again = store::open(dir.path(), "job", "boot").expect("opened");
+    let mut again = store::open(dir.path(), "job", "boot", &store::Simulated::default()).expect("opened");
     assert_eq!((again.voter, &again.discarded), (voter, &None));
     assert_eq!(again.store.read_vote().await.expect("vote"), Some(openraft::Vote::new(3, 9)));
     assert_eq!(again.store.try_get_log_entries(..).await.expect("log").len(), 10);
-    let in_use = store::open(dir.path(), "job", "boot").expect_err("in use").to_string();
+    let in_use = store::open(dir.path(), "job", "boot", &store::Simulated::default()).expect_err("in use").to_string();
     assert!(in_use.contains("stop that voter first"), "{in_use}");
     again.store.close().await;
-    let other = store::open(dir.path(), "other", "boot").expect_err("another job").to_string();
+    let other =
+        store::open(dir.path(), "other", "boot", &store::Simulated::default()).expect_err("another job").to_string();
     assert!(other.contains("belongs to the job `job`"), "{other}");
 }
 
@@ -42,7 +43,9 @@ async fn no_other_user_can_read_a_store() {
     let mode = |path: &Path| fs::metadata(path).expect("exists").permissions().mode() & 0o777;
     assert_eq!((mode(&dir), mode(&dir.join("voter.redb"))), (0o700, 0o600));
     fs::set_permissions(&dir, fs::Permissions::from_mode(0o777)).expect("it is ours");
-    let refused = store::open(&dir, "job", "boot").expect_err("another user can change it").to_string();
+    let refused = store::open(&dir, "job", "boot", &store::Simulated::default())
+        .expect_err("another user can change it")
+        .to_string();
     assert!(refused.contains("creating the directory"), "{refused}");
 }
 
@@ -66,7 +69,8 @@ async fn damaged_stores_are_discarded_and_never_panic() {
     let mut discarded = 0;
     for bytes in damaged {
         fs::write(&file, &bytes).expect("write");
-        let opened = store::open(dir.path(), "job", "boot").expect("a damaged store is no error");
+        let opened =
+            store::open(dir.path(), "job", "boot", &store::Simulated::default()).expect("a damaged store is no error");
         if let Some(reason) = opened.discarded {
             discarded += 1;
             assert!(!reason.is_empty() && opened.voter != voter, "{reason}");
@@ -78,6 +82,6 @@ async fn damaged_stores_are_discarded_and_never_panic() {
     }
     assert!(discarded >= 9, "every short file is discarded: {discarded}");
     fs::remove_file(&file).expect("removed");
-    let missing = store::open(dir.path(), "job", "boot").expect("created");
+    let missing = store::open(dir.path(), "job", "boot", &store::Simulated::default()).expect("created");
     assert_ne!(missing.voter, voter, "a lost store is another voter");
 }

@@ -13,8 +13,8 @@ struct Builder;
 impl StoreBuilder<Types, LogStore, Machine, TempDir> for Builder {
     async fn build(&self) -> Result<(TempDir, LogStore, Machine), StorageError> {
         let dir = memory();
-        let opened =
-            store::open(dir.path(), "job", "boot").map_err(|error| StorageIoError::write(AnyError::new(&error)))?;
+        let opened = store::open(dir.path(), "job", "boot", &store::Simulated::default())
+            .map_err(|error| StorageIoError::write(AnyError::new(&error)))?;
         let machine = Machine::new(opened.store.clone(), opened.snapshot)?;
         Ok((dir, opened.store, machine))
     }

@@ -119,15 +119,16 @@ impl Relays {
         let (answer, answered) = oneshot::channel();
         let agent = self.agent.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let delivery = Delivery { call, session, relay_key, answer };
-        let unreached = match agent.map(|agent| agent.try_send(delivery)) {
-            Some(Ok(())) => match answered.await {
+        let sent = agent.map(|agent| agent.try_send(delivery).is_ok());
+        let unreached = match sent {
+            Some(true) => match answered.await {
                 Ok(answer) => {
                     let _ = to.send(RelayAnswer { index, answer: Some(answer), unreached: String::new() }).await;
                     return;
                 }
                 Err(_) => "the agent does not carry it out for a relay",
             },
-            Some(Err(_)) => {
+            Some(false) => {
                 self.refuse();
                 "the agent has no session, or as many calls as it can take"
             }

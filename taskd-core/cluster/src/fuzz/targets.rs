@@ -194,8 +194,11 @@ fn facts() -> FactsMessage {
     FactsMessage { sent_nanos: 17, entries: (1..).zip(items).map(entry).collect() }
 }
 
+/// Decodes a body.
+type Decode = fn(&[u8]) -> Result<(), String>;
+
 /// Forms of a body: the first byte of an input is the number of one.
-const BODIES: &[fn(&[u8]) -> Result<(), String>] = &[
+const BODIES: &[Decode] = &[
     body::<StartArguments>,
     body::<PrepareArguments>,
     body::<StopArguments>,

@@ -185,6 +185,10 @@ impl Host {
         self.lock().info.clone()
     }
 
+    pub(super) fn labels(&self) -> BTreeMap<String, String> {
+        self.lock().labels.clone()
+    }
+
     pub(super) fn sources(&self) -> Arc<[SourceInfo]> {
         Arc::clone(&self.lock().sources)
     }

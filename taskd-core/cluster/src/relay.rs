@@ -1,7 +1,9 @@
 //! Passes the calls of a broadcast on to other agents, and takes those that other agents pass on.
 //!
-//! The agents of a broadcast form a tree: each carries out its own call, and gives the others in equal parts to the first agent
-//! of each part, up to `fanout` of them. The answers come back the same way. What a relay loses is not lost: the manager makes
+//! The agents of a broadcast form a tree: each carries out its own call, and gives the others in equal parts to the
+//! first agent
+//! of each part, up to `fanout` of them. The answers come back the same way. What a relay loses is not lost: the
+//! manager makes
 //! every call itself that has no answer in time, and an agent carries out each call once.
 
 use crate::dial::Access;
@@ -24,7 +26,8 @@ const DIAL_WITHIN: Duration = Duration::from_secs(10);
 const PART_WITHIN: Duration = Duration::from_secs(60);
 /// Maximum number of broadcasts that one agent passes on at the same time. Further ones are not answered, and counted.
 const RELAYS_MAX: usize = 64;
-/// Maximum number of calls from other agents that wait for the agent's session. Further ones are not answered, and counted.
+/// Maximum number of calls from other agents that wait for the agent's session. Further ones are not answered, and
+/// counted.
 const DELIVERIES_MAX: usize = 1024;
 /// Maximum number of answers in one message, and of those that wait for it.
 const ANSWERS_MAX: usize = 256;

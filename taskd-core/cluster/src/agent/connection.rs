@@ -187,7 +187,8 @@ impl Served<'_> {
         Ok(())
     }
 
-    /// Begins a call that another agent has passed on, if it presents the secret of this session. Any other is not answered:
+    /// Begins a call that another agent has passed on, if it presents the secret of this session. Any other is not
+    /// answered:
     /// the manager makes it itself.
     fn deliver(&mut self, delivery: Delivery) {
         let Delivery { call, session, relay_key, answer } = delivery;

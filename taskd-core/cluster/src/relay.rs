@@ -1,7 +1,9 @@
 //! Passes the calls of a broadcast on to other agents, and takes those that other agents pass on.
 //!
-//! The agents of a broadcast form a tree: each carries out its own call, and gives the others in equal parts to the first agent
-//! of each part, up to `fanout` of them. The answers come back the same way. What a relay loses is not lost: the manager makes
+//! The agents of a broadcast form a tree: each carries out its own call, and gives the others in equal parts to the
+//! first agent
+//! of each part, up to `fanout` of them. The answers come back the same way. What a relay loses is not lost: the
+//! manager makes
 //! every call itself that has no answer in time, and an agent carries out each call once.
 
 use crate::dial::Access;
@@ -24,7 +26,8 @@ const DIAL_WITHIN: Duration = Duration::from_secs(10);
 const PART_WITHIN: Duration = Duration::from_secs(60);
 /// Maximum number of broadcasts that one agent passes on at the same time. Further ones are not answered, and counted.
 const RELAYS_MAX: usize = 64;
-/// Maximum number of calls from other agents that wait for the agent's session. Further ones are not answered, and counted.
+/// Maximum number of calls from other agents that wait for the agent's session. Further ones are not answered, and
+/// counted.
 const DELIVERIES_MAX: usize = 1024;
 /// Maximum number of answers in one message, and of those that wait for it.
 const ANSWERS_MAX: usize = 256;
@@ -119,15 +122,16 @@ impl Relays {
         let (answer, answered) = oneshot::channel();
         let agent = self.agent.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let delivery = Delivery { call, session, relay_key, answer };
-        let unreached = match agent.map(|agent| agent.try_send(delivery)) {
-            Some(Ok(())) => match answered.await {
+        let sent = agent.map(|agent| agent.try_send(delivery).is_ok());
+        let unreached = match sent {
+            Some(true) => match answered.await {
                 Ok(answer) => {
                     let _ = to.send(RelayAnswer { index, answer: Some(answer), unreached: String::new() }).await;
                     return;
                 }
                 Err(_) => "the agent does not carry it out for a relay",
             },
-            Some(Err(_)) => {
+            Some(false) => {
                 self.refuse();
                 "the agent has no session, or as many calls as it can take"
             }

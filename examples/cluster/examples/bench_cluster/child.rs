@@ -52,12 +52,8 @@ impl Process {
 
     /// Waits for a line of JSON that has the field `field`. Other lines are printed to stderr.
     pub(crate) fn wait(&mut self, field: &str, within: Duration) -> Result<Value, String> {
-        loop {
-            match self.poll(field, within)? {
-                Some(value) => return Ok(value),
-                None => return Err(format!("a process has not reported {field} within {within:?}")),
-            }
-        }
+        let value = self.poll(field, within)?;
+        value.ok_or_else(|| format!("a process has not reported {field} within {within:?}"))
     }
 
     /// As [`wait`](Self::wait), but returns `None` after `within`.

@@ -27,7 +27,8 @@ pub(crate) async fn security(dir: &Path) -> Result<SecurityContext, Failure> {
     Ok(Security::MutualTls(MutualTls::new(files).with_hosts(shared)).open(SHARED_NAME).await?)
 }
 
-/// Returns the settings for a number of agents, with all times multiplied. Managers call every agent themselves at first.
+/// Returns the settings for a number of agents, with all times multiplied. Managers call every agent themselves at
+/// first.
 pub(crate) fn settings(agents: u32, slow: u32) -> ClusterSettings {
     let mut settings = ClusterSettings::for_agents(agents).with_relay_fanout(0);
     for time in [

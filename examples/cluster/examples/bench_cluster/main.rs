@@ -1,10 +1,13 @@
-//! Measures a manager with many agents: real agents over fake launchers, in a few processes, over gRPC with mTLS on loopback.
+//! Measures a manager with many agents: real agents over fake launchers, in a few processes, over gRPC with mTLS on
+//! loopback.
 //!
-//! Three voters elect the manager. Each is a process of its own, so that the manager's processor time and memory are measured
+//! Three voters elect the manager. Each is a process of its own, so that the manager's processor time and memory are
+//! measured
 //! alone; the agents share the machine's cores with it.
 //!
 //! ```text
-//! cargo run --release -p taskd-cluster-example --example bench_cluster -- --agents 1000,3000,10000 --seconds 60 --json
+//! cargo run --release -p taskd-cluster-example --example bench_cluster -- --agents 1000,3000,10000 \
+//!     --seconds 60 --json
 //! ```
 
 mod agents;

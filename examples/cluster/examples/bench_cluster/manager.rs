@@ -1,4 +1,5 @@
-//! A candidate, and when it is elected the manager. Commands: `react`, `hosts N`, `world N`, `start N INCARNATION whole|empty`, `broadcast`, `fanout N`, `left`,
+//! A candidate, and when it is elected the manager. Commands: `react`, `hosts N`, `world N`, `start N INCARNATION
+//! whole|empty`, `broadcast`, `fanout N`, `left`,
 //! `counts`.
 
 use crate::job::{JOB, PATIENCE, host, now, raise_limits, security, settings, spec};

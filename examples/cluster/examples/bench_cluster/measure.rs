@@ -151,7 +151,8 @@ impl Run {
         serde_json::from_value(left["left"].clone()).map_err(|error| error.to_string())
     }
 
-    /// Sends orders to all agents; meanwhile leases take the share `leases` of a core of the manager. Returns the times of all but the first, and the time of the first until all had answered,
+    /// Sends orders to all agents; meanwhile leases take the share `leases` of a core of the manager. Returns the times
+    /// of all but the first, and the time of the first until all had answered,
     /// in milliseconds: relays open their connections then.
     fn broadcasts(&mut self, leases: f64) -> Result<(crate::report::Broadcast, f64), String> {
         self.arrivals(0)?;

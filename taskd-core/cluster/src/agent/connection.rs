@@ -34,7 +34,7 @@ enum Next {
     /// It has ended; contains the reason.
     Ended(End),
     /// A new one takes its place.
-    Replaced(Opened),
+    Replaced(Box<Opened>),
 }
 
 /// Serves managers until one refuses this agent before it was ever admitted.
@@ -48,7 +48,7 @@ pub(super) async fn serve_managers(shared: &Arc<Shared>) -> Result<(), AgentErro
         };
         let (before, address) = (Instant::now(), opened.address.clone());
         match serve(shared, opened, &mut session, (&mut search, &mut relayed)).await? {
-            Next::Replaced(opened) => replacement = Some(opened),
+            Next::Replaced(opened) => replacement = Some(*opened),
             Next::Ended(End::Elsewhere(manager)) => search.hint(manager),
             Next::Ended(End::Refused(why) | End::Retry(why)) => {
                 search.ended(&address, why, before.elapsed() > RETRY.1).await;
@@ -102,7 +102,7 @@ async fn serve(
                 served.deliver(delivery);
                 continue;
             }
-            opened = &mut replacement, if is_replaced => break Next::Replaced(opened?),
+            opened = &mut replacement, if is_replaced => break Next::Replaced(Box::new(opened?)),
             () = sleep_until(heard + silent_after), if !is_replaced => {
                 log_silence(shared, &address, silent_after);
                 is_replaced = true;
@@ -199,7 +199,8 @@ impl Served<'_> {
         Ok(())
     }
 
-    /// Begins a call that another agent has passed on, if it presents the secret of this session. Any other is not answered:
+    /// Begins a call that another agent has passed on, if it presents the secret of this session. Any other is not
+    /// answered:
     /// the manager makes it itself.
     fn deliver(&mut self, delivery: Delivery) {
         let Delivery { call, session, relay_key, answer } = delivery;

@@ -1,11 +1,13 @@
-//! The relayed calls of one session: each is carried out once, whether it comes through a relay, from the manager, or both.
+//! The relayed calls of one session: each is carried out once, whether it comes through a relay, from the manager, or
+//! both.
 //!
 //! Pure: it runs and sends nothing.
 
 use crate::wire::proto::Answer;
 use std::collections::BTreeMap;
 
-/// Maximum number of relayed calls whose answers are kept for a repetition. A manager waits for fewer. A call that is older
+/// Maximum number of relayed calls whose answers are kept for a repetition. A manager waits for fewer. A call that is
+/// older
 /// than all of them is answered with an error: whether it was carried out is not known any more.
 pub(super) const RELAYED_MAX: usize = 4096;
 

@@ -28,19 +28,7 @@ pub(super) enum Special {
 pub(super) async fn serve(shared: &Shared, call: &Call) -> (Answer, Option<Special>) {
     let (launcher, mut special) = (&shared.launcher, None);
     let result = match &*call.method {
-        method::START => match read::<StartArguments>(&call.arguments) {
-            Ok(StartArguments { mut batch, rendezvous: at, secret, address, copies }) => {
-                shared.rendezvous_is_at(at);
-                match world(call, &mut batch.world) {
-                    Ok(()) => {
-                        let batch = with_settings(batch, secret.as_ref(), address.as_ref(), &copies);
-                        value(launcher.start(&batch).await)
-                    }
-                    Err(error) => Err(error),
-                }
-            }
-            Err(error) => Err(error),
-        },
+        method::START => start(shared, call).await,
         method::STOP => match read::<StopArguments>(&call.arguments) {
             Ok(StopArguments { procs, grace }) => value(launcher.stop(&procs, grace).await),
             Err(error) => Err(error),
@@ -54,31 +42,8 @@ pub(super) async fn serve(shared: &Shared, call: &Call) -> (Answer, Option<Speci
             Ok(exits) => value(launcher.acknowledge(&exits).await),
             Err(error) => Err(error),
         },
-        method::SEND_DIRECTIVES => match read::<DirectiveArguments>(&call.arguments) {
-            Ok(DirectiveArguments { id, mut batch, rendezvous: at }) => {
-                shared.rendezvous_is_at(at);
-                match world(call, &mut batch.world) {
-                    Ok(()) => value(launcher.send_directives(id, &batch).await),
-                    Err(error) => Err(error),
-                }
-            }
-            Err(error) => Err(error),
-        },
-        method::PREPARE => match read::<PrepareArguments>(&call.arguments) {
-            Ok(arguments) => {
-                shared.rendezvous_is_at(arguments.rendezvous.clone());
-                let options = arguments.options();
-                let PrepareArguments { mut batch, secret, address, copies, .. } = arguments;
-                match world(call, &mut batch.world) {
-                    Ok(()) => {
-                        let batch = with_settings(batch, secret.as_ref(), address.as_ref(), &copies);
-                        value(launcher.prepare(&batch, &options).await)
-                    }
-                    Err(error) => Err(error),
-                }
-            }
-            Err(error) => Err(error),
-        },
+        method::SEND_DIRECTIVES => send_directives(shared, call).await,
+        method::PREPARE => prepare(shared, call).await,
         method::DETACH => read(&call.arguments).and_then(|keep| {
             special = Some(Special::Keep(keep));
             value(Ok(()))
@@ -189,6 +154,30 @@ fn answer(call: &Call, result: Result<Bytes, LaunchError>) -> Answer {
         Err(error) => answer::Result::Error(encode(&error).unwrap_or_default()),
     };
     Answer { call: call.id, result: Some(result) }
+}
+
+async fn start(shared: &Shared, call: &Call) -> Result<Bytes, LaunchError> {
+    let StartArguments { mut batch, rendezvous, secret, address, copies } = read(&call.arguments)?;
+    world(call, &mut batch.world)?;
+    shared.rendezvous_is_at(rendezvous);
+    value(shared.launcher.start(&with_settings(batch, secret.as_ref(), address.as_ref(), &copies)).await)
+}
+
+async fn send_directives(shared: &Shared, call: &Call) -> Result<Bytes, LaunchError> {
+    let DirectiveArguments { id, mut batch, rendezvous } = read(&call.arguments)?;
+    world(call, &mut batch.world)?;
+    shared.rendezvous_is_at(rendezvous);
+    value(shared.launcher.send_directives(id, &batch).await)
+}
+
+async fn prepare(shared: &Shared, call: &Call) -> Result<Bytes, LaunchError> {
+    let arguments: PrepareArguments = read(&call.arguments)?;
+    let options = arguments.options();
+    let PrepareArguments { mut batch, rendezvous, secret, address, copies, .. } = arguments;
+    world(call, &mut batch.world)?;
+    shared.rendezvous_is_at(rendezvous);
+    let batch = with_settings(batch, secret.as_ref(), address.as_ref(), &copies);
+    value(shared.launcher.prepare(&batch, &options).await)
 }
 
 /// Puts the world that the calls of a broadcast share into the batch of this one.

@@ -1,7 +1,9 @@
-//! Calls to many agents at once: a few relays get them all, and pass them on. Without relays, or for few calls, each agent is
+//! Calls to many agents at once: a few relays get them all, and pass them on. Without relays, or for few calls, each
+//! agent is
 //! called over its own session.
 //!
-//! An answer that does not come in time through relays is fetched over the session: the manager makes the call itself, with
+//! An answer that does not come in time through relays is fetched over the session: the manager makes the call itself,
+//! with
 //! the same number, and the agent carries it out once.
 
 use super::host::{Host, Session, Visibility};
@@ -83,7 +85,8 @@ impl Broadcasts {
         (broadcasts, submissions)
     }
 
-    /// Makes calls to many agents: those that leave together go through relays together. They are submitted when `calls` is
+    /// Makes calls to many agents: those that leave together go through relays together. They are submitted when
+    /// `calls` is
     /// polled for the first time.
     pub(super) async fn together<F: Future>(&self, calls: F) -> F::Output {
         let mut submitting = Some(Submitting::new(&self.submitting));

@@ -94,7 +94,8 @@ impl ManagerService {
         ManagerServer::new(self).max_decoding_message_size(limit).max_encoding_message_size(limit)
     }
 
-    /// Returns the manager for an agent that has seen the epoch `seen`. While no manager of a later epoch is known, it waits
+    /// Returns the manager for an agent that has seen the epoch `seen`. While no manager of a later epoch is known, it
+    /// waits
     /// for one: agents that all dial again and again would take the processor time that an election needs.
     async fn manager(&self, seen: u64) -> Result<Arc<Inner>, Status> {
         let mut office = self.office.subscribe();
@@ -184,7 +185,8 @@ pub(super) fn read(hello: Hello, peer: Option<&Peer>) -> Result<Greeting, Status
     Ok(Greeting { hello, host, introduction: Introduction { info, sources, labels, peer, peer_address } })
 }
 
-/// Returns the address at which other agents reach an agent. An address without a host means the host from which the agent
+/// Returns the address at which other agents reach an agent. An address without a host means the host from which the
+/// agent
 /// has connected.
 fn peer_address(stated: &str, seen: Option<SocketAddr>) -> Option<String> {
     match stated.strip_prefix(':') {
@@ -241,7 +243,8 @@ impl Reader {
         self.session.link.detach(self.connection);
     }
 
-    /// Takes a confirmation. The session uses this connection again if a newer one, which the agent has dropped, was in use.
+    /// Takes a confirmation. The session uses this connection again if a newer one, which the agent has dropped, was in
+    /// use.
     fn resume(&mut self, received: u64) -> Result<(), LinkEnd> {
         if !self.session.link.is_attached() {
             self.connection = self.session.link.attach(self.sender.clone(), received)?;

@@ -87,10 +87,8 @@ impl ClusterSource {
     /// Sends a probe about these domains to their hosts. Returns when all have replied, or it is time.
     async fn ask(&self, probe: &Probe, about: Vec<Domain>, until: Instant) -> Asked {
         let mut replies: BTreeMap<Domain, Result<ProbeResult, SourceError>> = BTreeMap::new();
-        let (by_host, homeless) = match timeout_at(until, self.manager.hosts_of(about)).await {
-            Ok(routed) => routed,
-            Err(_) => (Vec::new(), Vec::new()), // the world is being written: see the answer below
-        };
+        // Without one in time, the world is being written: see the answer below.
+        let (by_host, homeless) = timeout_at(until, self.manager.hosts_of(about)).await.unwrap_or_default();
         for domain in homeless {
             let why = format!("no host of the job has {domain}");
             replies.insert(domain, Err(SourceError::Unavailable(why)));

@@ -1,4 +1,5 @@
-//! The codec of messages: protobuf with small buffers. A manager has two for each of 10,000 sessions, and most messages are
+//! The codec of messages: protobuf with small buffers. A manager has two for each of 10,000 sessions, and most messages
+//! are
 //! short.
 
 use std::marker::PhantomData;

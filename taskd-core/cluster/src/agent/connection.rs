@@ -33,7 +33,7 @@ enum Next {
     /// It has ended; contains the reason.
     Ended(End),
     /// A new one takes its place.
-    Replaced(Opened),
+    Replaced(Box<Opened>),
 }
 
 /// Serves managers until one refuses this agent before it was ever admitted.
@@ -47,7 +47,7 @@ pub(super) async fn serve_managers(shared: &Arc<Shared>) -> Result<(), AgentErro
         };
         let (before, address) = (Instant::now(), opened.address.clone());
         match serve(shared, opened, &mut session, (&mut search, &mut relayed)).await? {
-            Next::Replaced(opened) => replacement = Some(opened),
+            Next::Replaced(opened) => replacement = Some(*opened),
             Next::Ended(End::Elsewhere(manager)) => search.hint(manager),
             Next::Ended(End::Refused(why) | End::Retry(why)) => {
                 search.ended(&address, why, before.elapsed() > RETRY.1).await;
@@ -101,7 +101,7 @@ async fn serve(
                 served.deliver(delivery);
                 continue;
             }
-            opened = &mut replacement, if is_replaced => break Next::Replaced(opened?),
+            opened = &mut replacement, if is_replaced => break Next::Replaced(Box::new(opened?)),
             () = sleep_until(heard + silent_after), if !is_replaced => {
                 log_silence(shared, &address, silent_after);
                 is_replaced = true;

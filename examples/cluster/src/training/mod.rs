@@ -240,11 +240,10 @@ impl Training {
     /// The job does not end, or the manager printed no report.
     pub async fn ended(&mut self) -> Result<Ended, Failure> {
         let reported = |training: &Training| {
-            let found = training.programs.iter().find_map(|(host, program)| {
+            training.programs.iter().find_map(|(host, program)| {
                 let line = program.stdout().lines().rev().find(|line| line.starts_with('{'))?.to_owned();
                 Some((host.clone(), line))
-            });
-            found
+            })
         };
         let (host, line) = self.wait_until("a manager has reported the end of the job", reported).await?;
         let report = serde_json::from_str(&line)?;

@@ -124,6 +124,7 @@ async fn recover(options: &Options, python: &Path, hosts: u32, random: &mut StdR
     let made = Hosts::create(hosts as usize, CPUS)?;
     made.notes().iter().for_each(|note| eprintln!("note          {note}"));
     let mut training = Training::start(plan(options.ranks, python, hosts), made)?;
+    training.begun(STEPS_BEFORE).await?;
     let (mut since, mut used) = (0.0, BTreeMap::new());
     let mut recoveries = Vec::new();
     for _ in 0..options.kills {
@@ -138,8 +139,16 @@ async fn recover(options: &Options, python: &Path, hosts: u32, random: &mut StdR
 }
 
 fn plan(ranks: u32, python: &Path, hosts: u32) -> Plan {
-    let (slots, hosts) = (ranks.div_ceil(hosts), hosts as usize);
-    Plan { python: python.to_owned(), ranks, slots, hosts, lease: LEASE, pace_ms: PACE_MS }
+    Plan {
+        python: python.to_owned(),
+        ranks,
+        min_ranks: ranks,
+        slots: vec![ranks.div_ceil(hosts)],
+        hosts: hosts as usize,
+        voters: Vec::new(),
+        lease: LEASE,
+        pace_ms: PACE_MS,
+    }
 }
 
 /// Kills a random rank, and waits until all train again. `used` counts the standbys that were needed on each host.

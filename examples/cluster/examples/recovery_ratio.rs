@@ -10,7 +10,7 @@ use rand::{RngExt, SeedableRng};
 use rustix::process::{Pid, Signal, kill_process};
 use serde::Serialize;
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
 use taskd_cluster_example::hosts::Hosts;
@@ -103,7 +103,11 @@ async fn run(options: &Options) -> Result<(), Failure> {
     let mut jobs: [Vec<Recovery>; 2] = [Vec::new(), Vec::new()];
     for round in 1..=options.rounds {
         for (recoveries, hosts) in jobs.iter_mut().zip([1, options.ranks]) {
-            let new = recover(options, &python, hosts, &mut random).await?;
+            // On Ctrl-C the run is dropped, and its hosts are removed.
+            let new = tokio::select! {
+                new = recover(options, &python, hosts, &mut random) => new?,
+                _ = tokio::signal::ctrl_c() => return Err("interrupted".into()),
+            };
             if !options.json {
                 let times: Vec<String> = new.iter().map(|one| format!("{:.2} s", one.took_s)).collect();
                 println!("round {round}       {hosts} hosts: {}", times.join(", "));
@@ -175,10 +179,13 @@ async fn recover_one(
 
 /// Waits until a host has made more standbys than it has `used`. Returns false if it does not in time.
 async fn standby_is_ready(training: &Training, host: &str, used: usize) -> Result<bool, Failure> {
-    let log: PathBuf = training.hosts.get(host)?.dir().join("run").join("guard.log");
+    let host = training.hosts.get(host)?;
+    let log = host.dir().join("run").join("guard.log");
     let deadline = Instant::now() + STANDBY_WITHIN;
     loop {
-        let lines = std::fs::read_to_string(&log).unwrap_or_default();
+        // The directory of a host is mounted in its own namespace, which its processes show.
+        let seen_by = |pid: &i32| std::fs::read_to_string(format!("/proc/{pid}/root{}", log.display())).ok();
+        let lines = host.pids()?.iter().find_map(seen_by).unwrap_or_default();
         if lines.lines().filter(|line| line.contains(STANDBY_IS_READY)).count() > used {
             return Ok(true);
         }

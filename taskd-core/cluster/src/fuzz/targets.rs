@@ -121,7 +121,7 @@ fn to_agent_seeds() -> Vec<Vec<u8>> {
         received: 4,
         lease_interval_ms: 150,
         lease_ms: 1700,
-        relay_key: String::new(),
+        relay_key: "5f2a754c".into(),
     };
     let grant = LeaseGrant { sent: 1_000_000, epoch: 3, anchor_age_nanos: 12, received: 3, manager_nanos: 7 };
     let frames = frames().into_iter().map(to_agent::Message::Frame);

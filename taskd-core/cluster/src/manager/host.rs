@@ -241,6 +241,10 @@ impl Host {
         self.lock().peer_address.clone()
     }
 
+    pub(super) fn labels(&self) -> std::collections::BTreeMap<String, String> {
+        self.lock().labels.clone()
+    }
+
     /// Records a sign of life.
     pub(super) fn hear(&self, now: Instant) {
         self.heard.send_replace(now);

@@ -35,6 +35,7 @@ impl Kernel {
             self.linked(status);
         }
         self.links().close_unlisted(&listing.links);
+        listing.failed_steps.iter().for_each(|event| self.said(event));
         for status in self.processes().missing(&listing.procs) {
             self.state.counts.branch(Branch::Missing);
             if self.state.adrift.contains(&status.proc) {

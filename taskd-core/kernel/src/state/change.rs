@@ -440,13 +440,17 @@ pub struct Listing {
     /// the job's processes on its host.
     #[serde(default)]
     pub guards: Vec<GuardStatus>,
+    /// The steps that have failed in the world that their processes still train in, so that a supervisor which was not
+    /// there when they were reported recovers from them.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub failed_steps: Vec<WorkerEvent>,
 }
 
 impl Listing {
     /// Creates a listing of these processes and hosts, without links and guards.
     #[must_use]
     pub const fn new(revision: Revision, procs: Vec<ProcStatus>, nodes: Vec<NodeStatus>) -> Listing {
-        Listing { revision, procs, nodes, links: Vec::new(), guards: Vec::new() }
+        Listing { revision, procs, nodes, links: Vec::new(), guards: Vec::new(), failed_steps: Vec::new() }
     }
 
     /// Sets the processes that the listing contains.
@@ -467,6 +471,13 @@ impl Listing {
     #[must_use]
     pub fn with_links(mut self, links: Vec<LinkStatus>) -> Listing {
         self.links = links;
+        self
+    }
+
+    /// Sets the failed steps that the listing contains.
+    #[must_use]
+    pub fn with_failed_steps(mut self, failed: Vec<WorkerEvent>) -> Listing {
+        self.failed_steps = failed;
         self
     }
 

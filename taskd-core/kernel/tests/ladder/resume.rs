@@ -221,3 +221,25 @@ fn a_job_that_had_completed_ends_after_the_first_listing() {
     job.pass(20_000);
     assert_eq!((job.kernel.report().incidents, job.kernel.report().outcome), (vec![], Outcome::Completed));
 }
+
+#[test]
+fn a_step_that_failed_while_there_was_no_supervisor_is_repeated() {
+    let mut job = Job::not_started();
+    job.loops = true;
+    job.give(start_with(left().with_replicas(Some(proof()))));
+    let (generation, kind) = (Generation(2), FailureKind::Collective);
+    let failed = WorkerMessage::Failed(Box::new(StepFailure::new(generation, kind, "closed")));
+    let nodes = ["a", "b"].map(|host| NodeStatus::new(node(host), NodeState::Ready, 4)).into();
+    let procs = [on_a(), on_b()].concat();
+    let links = procs.iter().filter(|status| status.proc.role.rank().is_some()).map(|status| {
+        let link = ControlLink::new(generation, "test", LoopPosition::InLoop);
+        let link = link.with_capabilities(["abort", "join", "sync-state", "resume"].map(Name::new).into());
+        LinkStatus::new(status.proc.clone(), Some(link))
+    });
+    let listing = Listing::new(Revision::default(), procs.clone(), nodes).with_links(links.collect());
+    let failed = vec![WorkerEvent::new(ProcId::rank(2, 1), failed)];
+    job.give(Input::Listed(listing.with_failed_steps(failed)));
+    job.pass(100);
+    assert_eq!((job.chosen(), job.generation()), (vec!["retry"], 3));
+    assert_eq!([0, 1, 2, 3].map(|rank| job.proc(rank).incarnation.0), [1, 1, 1, 2]);
+}

@@ -6,8 +6,9 @@
 
 use super::{
     Change, GuardStatus, LaunchError, LinkStatus, Listing, NodeState, NodeStatus, Phase, ProcStatus, Revision,
+    WorkerEvent, WorkerMessage,
 };
-use crate::job::{Incarnation, NodeId, ProcId, Role};
+use crate::job::{Generation, Incarnation, NodeId, ProcId, Role};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use tokio::sync::Notify;
@@ -181,6 +182,12 @@ impl ChangeLog {
         }
     }
 
+    /// Returns true if a report of a failed step is the one that is listed for its process.
+    #[must_use]
+    pub fn lists_failed_step(&self, event: &WorkerEvent) -> bool {
+        self.lock().failed_steps.get(&event.proc) == Some(event)
+    }
+
     /// Returns the current state of a host; `None` if it is not known.
     #[must_use]
     pub fn node(&self, node: &NodeId) -> Option<NodeStatus> {
@@ -234,6 +241,8 @@ struct History {
     guards: BTreeMap<NodeId, GuardStatus>,
     /// The links to processes that have not exited.
     links: BTreeMap<ProcId, LinkStatus>,
+    /// The last failed step of each process, until the process trains in a newer world or exits.
+    failed_steps: BTreeMap<ProcId, WorkerEvent>,
     /// Processes in `procs` that have exited, by the number of the change, oldest first.
     exits: BTreeMap<u64, ProcId>,
     /// Latest incarnation of each role whose exit was forgotten: it and all earlier ones are over, unless `procs`
@@ -255,6 +264,7 @@ impl History {
             left: BTreeMap::new(),
             guards: BTreeMap::new(),
             links: BTreeMap::new(),
+            failed_steps: BTreeMap::new(),
             exits: BTreeMap::new(),
             over: BTreeMap::new(),
         }
@@ -297,8 +307,15 @@ impl History {
         match &change {
             Change::Proc(status) => self.set_proc(status.clone()),
             Change::Node(status) => self.set_node(status.clone()),
-            Change::Link(status) => _ = self.links.insert(status.proc.clone(), status.clone()),
+            Change::Link(status) => {
+                let trains_in = status.link.as_ref().map(|link| link.generation);
+                self.failed_steps.retain(|proc, failed| *proc != status.proc || generation_of(failed) >= trains_in);
+                self.links.insert(status.proc.clone(), status.clone());
+            }
             Change::Guard(status) => _ = self.guards.insert(status.node.clone(), status.clone()),
+            Change::Worker(event) if generation_of(event).is_some() => {
+                self.failed_steps.insert(event.proc.clone(), event.clone());
+            }
             Change::Worker(_) => {}
         }
         self.changes.push_back(change);
@@ -313,6 +330,7 @@ impl History {
         if status.phase.is_exited() {
             self.exits.insert(self.seq, status.proc.clone());
             self.links.remove(&status.proc);
+            self.failed_steps.remove(&status.proc);
         }
         let (proc, node) = (status.proc.clone(), status.node.clone());
         let before = self.procs.insert(proc.clone(), (self.seq, status)).and_then(|(_, old)| old.node);
@@ -384,10 +402,19 @@ impl History {
         )
         .with_links(self.links.values().cloned().collect())
         .with_guards(self.guards.values().cloned().collect())
+        .with_failed_steps(self.failed_steps.values().cloned().collect())
     }
 
     fn revision(&self) -> Revision {
         Revision { epoch: self.epoch, seq: self.seq }
+    }
+}
+
+/// Returns the generation of the world in which the step of a report has failed; `None` for other reports.
+fn generation_of(event: &WorkerEvent) -> Option<Generation> {
+    match &event.message {
+        WorkerMessage::Failed(failure) => Some(failure.generation),
+        _ => None,
     }
 }
 

@@ -161,7 +161,10 @@ impl Shared {
         let procs = listing.procs.iter().cloned().map(Change::Proc);
         let guards = listing.guards.iter().cloned().map(Change::Guard);
         let links = listing.links.iter().cloned().map(Change::Link);
-        self.take(part, guards.chain(nodes).chain(procs).chain(links)); // a guard explains the ends of its processes
+        let failed = listing.failed_steps.iter().filter(|event| !self.log.lists_failed_step(event));
+        let failed = failed.cloned().map(Change::Worker);
+        // A guard explains the ends of its processes.
+        self.take(part, guards.chain(nodes).chain(procs).chain(links).chain(failed));
     }
 
     fn take(&self, part: PartId, changes: impl IntoIterator<Item = Change>) {

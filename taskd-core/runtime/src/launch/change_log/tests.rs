@@ -1,5 +1,6 @@
 use super::*;
 use crate::job::{Exit, Name, Termination};
+use crate::state::FailureKind;
 use proptest::prelude::*;
 use std::sync::Arc;
 use std::time::Duration;
@@ -237,4 +238,29 @@ proptest! {
         }
         prop_assert_eq!(procs.into_values().collect::<Vec<_>>(), last.procs);
     }
+}
+
+#[test]
+fn a_failed_step_is_listed_until_its_process_trains_in_a_newer_world_or_exits() {
+    let log = ChangeLog::new(EPOCH);
+    let link = |generation| {
+        let position = crate::launch::LoopPosition::InLoop;
+        let link = crate::launch::ControlLink::new(Generation(generation), "test", position);
+        log.push(Change::Link(LinkStatus::new(ProcId::rank(0, 1), Some(link))));
+    };
+    let failed = |generation| {
+        let failure = crate::launch::StepFailure::new(Generation(generation), FailureKind::Collective, "closed");
+        WorkerEvent::new(ProcId::rank(0, 1), WorkerMessage::Failed(Box::new(failure)))
+    };
+    push(&log, 0, Phase::Running);
+    link(1);
+    log.push(Change::Worker(failed(1)));
+    link(1);
+    assert_eq!(log.listing().failed_steps, [failed(1)]);
+    assert!(log.lists_failed_step(&failed(1)) && !log.lists_failed_step(&failed(2)));
+    link(2);
+    assert_eq!(log.listing().failed_steps, []);
+    log.push(Change::Worker(failed(2)));
+    push(&log, 0, exited(1));
+    assert_eq!(log.listing().failed_steps, []);
 }

@@ -212,13 +212,13 @@ impl Engine {
             self.flush(old);
         }
         self.note(&format!("process {by_pid} is the owner"));
-        self.life = Life::Serving;
+        (self.life, self.sync_owed) = (Life::Serving, true);
         self.watch_process(by_pid);
         if let Some(conn) = self.conns.get_mut(&key) {
             conn.trust();
         }
         self.procs.report_all();
-        self.sync_owed = true;
+        self.report_standbys();
         self.notify_owner();
     }
 

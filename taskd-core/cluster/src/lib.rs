@@ -28,8 +28,8 @@ pub use agent::{Agent, AgentBuilder, AgentError, OnLeaseEnd};
 pub use clock_offset::ClockOffset;
 pub use dial::Dial;
 pub use manager::{
-    ClusterLauncher, ClusterSource, FactCounts, FetchedRecords, HostStatus, Manager, ManagerError, ManagerService,
-    RecordsError, RecordsRequest, RelayCounts,
+    ClusterLauncher, ClusterSource, FactCounts, FetchedRecords, FirstWorld, HostStatus, Manager, ManagerError,
+    ManagerService, Membership, Places, RecordsError, RecordsRequest, RelayCounts,
 };
 pub use rendezvous::{Forwarder, PeerService};
 pub use settings::{ClusterSettings, SettingsError};

@@ -59,7 +59,8 @@ fn hello() -> Hello {
 }
 
 fn frames() -> Vec<Frame> {
-    let call = Call { id: 1, epoch: 3, method: method::LIST.into(), arguments: encode(&()).unwrap_or_default() };
+    let arguments = encode(&()).unwrap_or_default();
+    let call = Call { id: 1, epoch: 3, method: method::LIST.into(), arguments, ..Call::default() };
     let value = encode(&Listing::new(Revision { epoch: 1, seq: 7 }, Vec::new(), Vec::new())).unwrap_or_default();
     let bodies = [
         Body::Call(call),
@@ -95,7 +96,7 @@ fn read_to_manager(input: &[u8]) -> Result<(), String> {
             clocks(&request);
             Ok(())
         }
-        Some(to_manager::Message::Frame(_)) | None => Ok(()),
+        Some(to_manager::Message::Frame(_) | to_manager::Message::Leave(_)) | None => Ok(()),
     }
 }
 
@@ -113,7 +114,15 @@ fn clocks(request: &LeaseRequest) {
 }
 
 fn to_agent_seeds() -> Vec<Vec<u8>> {
-    let welcome = Welcome { version: 1, epoch: 3, session: 2, received: 4, lease_interval_ms: 150, lease_ms: 1700 };
+    let welcome = Welcome {
+        version: 1,
+        epoch: 3,
+        session: 2,
+        received: 4,
+        lease_interval_ms: 150,
+        lease_ms: 1700,
+        ..Welcome::default()
+    };
     let grant = LeaseGrant { sent: 1_000_000, epoch: 3, anchor_age_nanos: 12, received: 3, manager_nanos: 7 };
     let frames = frames().into_iter().map(to_agent::Message::Frame);
     let messages = [to_agent::Message::Welcome(welcome), to_agent::Message::Lease(grant)].into_iter().chain(frames);

@@ -4,6 +4,7 @@
 mod cluster;
 mod copies;
 mod lease;
+mod members;
 mod pausable;
 mod records;
 mod relay;

@@ -150,6 +150,7 @@ fn plan(ranks: u32, python: &Path, hosts: u32) -> Plan {
         slots: vec![ranks.div_ceil(hosts)],
         hosts: hosts as usize,
         voters: Vec::new(),
+        leaf: Vec::new(),
         lease: LEASE,
         pace_ms: PACE_MS,
     }

@@ -23,6 +23,8 @@ const BEATS_EVERY: Duration = Duration::from_millis(200);
 const RECORDS_MAX: u64 = 256 << 20;
 /// Name of the directory with the records of a host's ranks.
 const RECORDS: &str = "ranks";
+/// Time for the ranks of a host that leaves the job to end by themselves.
+const LEAVE_GRACE: Duration = Duration::from_secs(2);
 
 /// The parts of an agent before it connects.
 #[derive(Debug)]
@@ -62,7 +64,7 @@ impl HostAgent {
         Ok(HostAgent { host, security, forwarder, local, torch, common: common.clone() })
     }
 
-    /// Serves the job's managers until `stop` is cancelled; then stops the processes of this host.
+    /// Serves the job's managers until `stop` is cancelled; then stops the processes of this host, and leaves the job.
     ///
     /// # Errors
     /// Those of [`Agent::run`].
@@ -78,7 +80,28 @@ impl HostAgent {
         for manager in managers {
             agent = agent.manager(manager);
         }
-        let result = agent.forwarder(forwarder, peer_address).build()?.run(stop).await;
+        for (name, value) in &common.label {
+            agent = agent.label(name, value);
+        }
+        if let Some(node_rank) = common.node_rank {
+            agent = agent.node_rank(node_rank);
+        }
+        let agent = agent.forwarder(forwarder, peer_address).build()?;
+        let left = CancellationToken::new();
+        let running = agent.run(left.clone());
+        tokio::pin!(running);
+        let leaves = async {
+            stop.cancelled().await;
+            if let Err(error) = agent.leave(LEAVE_GRACE).await {
+                tracing::warn!(%error, "the job finds out at the end of this host's lease");
+            }
+            left.cancel();
+        };
+        let result = tokio::select! {
+            biased;
+            result = &mut running => result,
+            () = leaves => running.await,
+        };
         local.shutdown(Duration::from_secs(2)).await?;
         Ok(result?)
     }

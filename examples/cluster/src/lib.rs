@@ -2,6 +2,7 @@
 //! benchmarks need: hosts in namespaces of this machine, trainings on them, and scenarios of faults.
 
 mod agent;
+mod elastic;
 pub mod hosts;
 mod manager;
 mod options;
@@ -13,7 +14,7 @@ pub mod training;
 
 pub use agent::{HostAgent, serve_agent};
 pub use manager::manage;
-pub use options::{AgentOptions, ManagerOptions, Options, Role, TrainOptions};
+pub use options::{AgentOptions, HostRange, ManagerOptions, Options, Role, TrainOptions};
 pub use train::train;
 
 use std::process::ExitCode;

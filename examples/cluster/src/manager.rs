@@ -1,6 +1,7 @@
 //! The manager of a job: waits for hosts, then runs the job on all of them.
 
 use crate::agent::HostAgent;
+use crate::elastic;
 use crate::options::ManagerOptions;
 use crate::shown;
 use std::net::{IpAddr, SocketAddr};
@@ -12,8 +13,8 @@ use taskd_core::cluster::{Manager, ManagerService};
 use taskd_core::job::{InMemoryCheckpoints, JobSpec, NodeId, Ready, WorkerSpec};
 use taskd_core::kernel::JobReport;
 use taskd_core::launch::{Launcher, NodeStatus};
+use taskd_core::recover;
 use taskd_core::runtime::Runtime;
-use taskd_core::{detect, recover};
 use taskd_examples::program::{self, Failure, LEAVE, completed};
 use taskd_pytorch::store::StoreProgram;
 use taskd_pytorch::with_store;
@@ -66,24 +67,18 @@ pub async fn manage(options: &ManagerOptions) -> Result<(), Failure> {
 /// Waits for the hosts, unless an earlier manager has started the job, and runs the job.
 pub(crate) async fn run(options: &ManagerOptions, manager: &Manager) -> Result<JobReport, Failure> {
     let resume = manager.resume();
-    let needed = if resume.is_some() { 0 } else { options.hosts };
-    let deadline = Instant::now() + Duration::from_secs(options.wait_s);
-    let hosts = manager.wait_for_hosts(needed, deadline).await;
-    if hosts < needed {
-        let text = format!("only {hosts} of {needed} hosts have registered within {} s", options.wait_s);
-        return Err(text.into());
-    }
-    shown::hosts(&shown::measured(manager).await);
-    let used = first_with_room(&manager.launcher().list().await?.nodes, options.ranks);
-    let spec = JobSpec::new(options.common.job.clone(), options.ranks, WorkerSpec::new(options.command.clone()));
-    let mut spec = with_store(spec.with_nodes(used), &StoreProgram::ReexecSelf)?;
+    // The membership decides until the job has ended.
+    let (spec, _membership) = match options.is_elastic() {
+        true => elastic::job(options, manager, resume.is_some()).await.map(|(spec, by)| (spec, Some(by)))?,
+        false => (fixed(options, manager, resume.is_some()).await?, None),
+    };
+    let mut spec = with_store(spec, &StoreProgram::ReexecSelf)?;
     spec.policy.ready = Ready::Stepping;
-    spec.policy.min_ranks = options.min_ranks.unwrap_or(options.ranks);
     spec.policy.checkpoint_dir = options.checkpoints.clone();
     spec.policy.in_memory_checkpoints = options.memory_every.map(InMemoryCheckpoints::every);
     let runtime = Runtime::builder()
         .job(spec)
-        .detectors(detect::defaults())
+        .detectors(elastic::detectors())
         .strategies(recover::defaults())
         .launcher(manager.launcher())
         .source(manager.source())
@@ -96,6 +91,23 @@ pub(crate) async fn run(options: &ManagerOptions, manager: &Manager) -> Result<J
         shown::fetch_records(manager, dir).await;
     }
     Ok(report?)
+}
+
+/// Returns the job on the first hosts with room for its ranks, once the given number of hosts has registered.
+async fn fixed(options: &ManagerOptions, manager: &Manager, is_resumed: bool) -> Result<JobSpec, Failure> {
+    let needed = if is_resumed { 0 } else { options.hosts.max as usize };
+    let deadline = Instant::now() + Duration::from_secs(options.wait_s);
+    let hosts = manager.wait_for_hosts(needed, deadline).await;
+    if hosts < needed {
+        let text = format!("only {hosts} of {needed} hosts have registered within {} s", options.wait_s);
+        return Err(text.into());
+    }
+    shown::hosts(&shown::measured(manager).await);
+    let ranks = options.ranks.unwrap_or(1);
+    let used = first_with_room(&manager.launcher().list().await?.nodes, ranks);
+    let mut spec = JobSpec::new(options.common.job.clone(), ranks, WorkerSpec::new(options.command.clone()));
+    spec.policy.min_ranks = options.min_ranks.unwrap_or(ranks);
+    Ok(spec.with_nodes(used))
 }
 
 /// Returns the first hosts that together have room for the ranks, or all that have room.

@@ -4,6 +4,7 @@ use clap::{Args, Parser, Subcommand};
 use std::net::{IpAddr, SocketAddr};
 use std::num::NonZeroU64;
 use std::path::PathBuf;
+use std::str::FromStr;
 use std::time::Duration;
 use taskd_core::cluster::ClusterSettings;
 use taskd_examples::program::number;
@@ -46,6 +47,12 @@ pub struct Common {
     /// Directory of this host for the output of the ranks and the files of taskd.
     #[arg(long)]
     pub dir: PathBuf,
+    /// A label of this host, `NAME=VALUE`, such as its place in the network: `leaf=l1`. Can be repeated.
+    #[arg(long, value_name = "NAME=VALUE", value_parser = label)]
+    pub label: Vec<(String, String)>,
+    /// The node rank that this host states, from 0 (default: the manager chooses one).
+    #[arg(long)]
+    pub node_rank: Option<u32>,
     /// Milliseconds for which a host may train without contact to a manager that is in office.
     #[arg(long, default_value_t = 1700, value_parser = number::<u64>(700, 600_000))]
     pub lease_ms: u64,
@@ -60,18 +67,34 @@ pub struct ManagerOptions {
     /// Address at which agents connect.
     #[arg(long, default_value = "0.0.0.0:9601")]
     pub listen: SocketAddr,
-    /// Ranks of the job.
+    /// Ranks of the job (default: as many as the largest number of hosts can hold).
     #[arg(long, value_parser = number::<u32>(1, 100_000))]
-    pub ranks: u32,
-    /// Fewest ranks with which the job trains, if hosts are lost (default: all).
+    pub ranks: Option<u32>,
+    /// Fewest ranks with which the job trains, if hosts are lost (default: those of the smallest number of hosts).
     #[arg(long)]
     pub min_ranks: Option<u32>,
-    /// Hosts that must have registered before the job starts.
-    #[arg(long, default_value_t = 1, value_parser = number::<usize>(1, 100_000))]
-    pub hosts: usize,
-    /// Seconds to wait for these hosts.
+    /// Hosts of the job: `MIN:MAX` for a job that begins with at least MIN hosts of equal slots, and grows and shrinks; with
+    /// one number and `--ranks`, so many hosts must have registered, and the ranks begin on the first ones with room.
+    #[arg(long, default_value = "1", value_name = "MIN:MAX")]
+    pub hosts: HostRange,
+    /// Further hosts that do not train, to replace lost ones.
+    #[arg(long, default_value_t = 0)]
+    pub spares: u32,
+    /// The number of hosts that train is a multiple of this.
+    #[arg(long, default_value_t = 1, value_parser = number::<u32>(1, 100_000))]
+    pub node_unit: u32,
+    /// Seconds to wait for the smallest number of hosts: at the start, and after losses.
     #[arg(long, default_value_t = 60, value_parser = number::<u64>(1, 86_400))]
     pub wait_s: u64,
+    /// Seconds in which more hosts can join a job that could begin or grow.
+    #[arg(long, default_value_t = 30, value_parser = number::<u64>(0, 86_400))]
+    pub last_call_s: u64,
+    /// Seconds for which a job that has lost a host waits for a replacement before it continues without one.
+    #[arg(long, default_value_t = 0, value_parser = number::<u64>(0, 86_400))]
+    pub shrink_after_s: u64,
+    /// File with the places of the hosts in the network (default: the labels of the hosts, such as `leaf=l1`).
+    #[arg(long)]
+    pub topology: Option<PathBuf>,
     /// Directory that all hosts share, for checkpoints.
     #[arg(long)]
     pub checkpoints: Option<PathBuf>,
@@ -111,6 +134,42 @@ pub struct AgentOptions {
     /// Address of the manager; more than one if there are several candidates.
     #[arg(long, required = true)]
     pub manager: Vec<String>,
+}
+
+impl ManagerOptions {
+    /// Returns true if a policy of membership decides which hosts take part.
+    #[must_use]
+    pub fn is_elastic(&self) -> bool {
+        self.hosts.min < self.hosts.max || self.ranks.is_none() || self.spares > 0 || self.node_unit > 1
+    }
+}
+
+/// Numbers of hosts: the smallest and the largest.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HostRange {
+    /// The smallest number.
+    pub min: u32,
+    /// The largest number.
+    pub max: u32,
+}
+
+impl FromStr for HostRange {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<HostRange, String> {
+        let (min, max) = text.split_once(':').unwrap_or((text, text));
+        match (min.parse(), max.parse()) {
+            (Ok(min), Ok(max)) if 0 < min && min <= max => Ok(HostRange { min, max }),
+            _ => Err(format!("{text} is no number of hosts: write 4, or 2:4 for two to four")),
+        }
+    }
+}
+
+fn label(text: &str) -> Result<(String, String), String> {
+    match text.split_once('=').filter(|(name, _)| !name.is_empty()) {
+        Some((name, value)) => Ok((name.to_owned(), value.to_owned())),
+        None => Err(format!("{text} is no label: write NAME=VALUE, such as leaf=l1")),
+    }
 }
 
 impl Common {

@@ -35,8 +35,8 @@ pub use clock::simulate_boot_time;
 pub use clock_offset::ClockOffset;
 pub use dial::Dial;
 pub use manager::{
-    ClusterLauncher, ClusterSource, FactCounts, FetchedRecords, HostStatus, Manager, ManagerError, ManagerService,
-    RecordsError, RecordsRequest, RelayCounts,
+    ClusterLauncher, ClusterSource, FactCounts, FetchedRecords, FirstWorld, HostStatus, Manager, ManagerError,
+    ManagerService, Membership, Places, RecordsError, RecordsRequest, RelayCounts,
 };
 pub use rendezvous::{Forwarder, PeerService};
 pub use settings::{ClusterSettings, SettingsError};

@@ -23,6 +23,10 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 /// Prefix of every namespace, directory and control group that is created here; the process id and a number follow.
 const PREFIX: &str = "taskd-hosts-";
+/// Name of the second switch.
+const LEAF: &str = "leaf";
+/// Name of its link to the first one.
+const UPLINK: &str = "uplink";
 /// Maximum number of hosts on one bridge: their addresses are 10.77.0.1 to 10.77.0.250.
 pub const HOSTS_MAX: usize = 250;
 
@@ -110,6 +114,32 @@ impl Hosts {
             self.hosts.push(host);
         }
         Ok(())
+    }
+
+    /// Moves hosts to a second switch, which has one link to the first.
+    ///
+    /// # Errors
+    /// There is no such host, or the switch exists already.
+    pub fn put_behind_switch(&self, hosts: &[&str]) -> io::Result<()> {
+        let switch = self.names.switch();
+        let link = |arguments: &[&str]| ip(&[&["-n", &switch, "link"], arguments].concat()).map(drop);
+        link(&["add", LEAF, "type", "bridge"])?;
+        link(&["add", UPLINK, "type", "veth", "peer", "name", "downlink"])?;
+        link(&["set", "downlink", "master", "bridge", "up"])?;
+        link(&["set", UPLINK, "master", LEAF, "up"])?;
+        for host in hosts {
+            link(&["set", self.get(host)?.name(), "master", LEAF])?;
+        }
+        link(&["set", LEAF, "up"])
+    }
+
+    /// Takes the link of the second switch down, or up again.
+    ///
+    /// # Errors
+    /// No host was put behind a second switch.
+    pub fn set_switch_link(&self, is_up: bool) -> io::Result<()> {
+        let to = if is_up { "up" } else { "down" };
+        ip(&["-n", &self.names.switch(), "link", "set", UPLINK, to]).map(drop)
     }
 
     /// Returns the hosts.

@@ -15,8 +15,6 @@ pub(super) const PLAIN: &str = "h4";
 /// Host without ranks.
 pub(super) const SPARE: &str = "h3";
 
-/// Why a returned host is not taken in at once.
-const GROWTH_GAP: &str = "a job that has shrunk tries to grow only 300 s later, the default of its detector";
 /// Seconds from the cut to the next step, with a spare host.
 const SPARE_BOUND_S: f64 = 3.0;
 /// Seconds from the cut to the next step of the smaller job.
@@ -65,18 +63,18 @@ pub(super) const SCENARIOS: &[Scenario] = &[
     Scenario {
         name: "host-lost-no-spare",
         about: "one of six hosts is lost without a spare one: the job shrinks, and grows when the host returns",
-        known_gap: Some(GROWTH_GAP),
         bound_s: Some(SHRUNK_BOUND_S),
         shape: FULL,
         inject: |trial| Box::pin(shrink_and_grow(trial, PLAIN)),
+        ..BASE
     },
     Scenario {
         name: "first-lost-no-spare",
         about: "the host of rank 0, store and manager is lost without a spare one: the job shrinks, and grows",
-        known_gap: Some(GROWTH_GAP),
         bound_s: Some(MANAGER_BOUND_S),
         shape: FULL,
         inject: |trial| Box::pin(shrink_and_grow(trial, MANAGER)),
+        ..BASE
     },
 ];
 

@@ -2,9 +2,11 @@
 
 use super::expected::{Moment, host_named};
 use super::hosts::{HOST, MANAGER, PLAIN};
-use super::shapes::{SIX, Shape};
+use super::shapes::{SIX, SWITCH, Shape};
 use super::{BASE, Expected, Injected, Scenario, Trial};
+use std::collections::BTreeSet;
 use taskd_core::detect::FaultClass;
+use taskd_core::job::{Domain, Name};
 use taskd_examples::program::Failure;
 use tokio::time::sleep;
 
@@ -78,7 +80,30 @@ pub(super) const SCENARIOS: &[Scenario] = &[
         shape: UNEVEN,
         inject: |trial| Box::pin(cut_between(trial)),
     },
+    Scenario {
+        name: "switch-lost",
+        about: "two hosts lose their links with their switch; two spare hosts under another one take over",
+        bound_s: Some(SPARE_BOUND_S),
+        shape: SWITCH,
+        inject: |trial| Box::pin(lose_switch(trial)),
+        ..BASE
+    },
 ];
+
+async fn lose_switch(trial: &mut Trial) -> Result<Injected, Failure> {
+    trial.training.hosts.put_behind_switch(SWITCH.leaf)?;
+    sleep(trial.training.plan.lease).await; // the job trains on over the second switch
+    trial.before = trial.training.steps().pids();
+    let ranks: BTreeSet<u32> = SWITCH.leaf.iter().flat_map(|host| trial.ranks_on(host)).collect();
+    trial.part_of_a_step().await;
+    let at = Moment::now();
+    trial.training.hosts.set_switch_link(false)?;
+    let domain = Domain::Topology(Name::new("leaf l1"));
+    let expected = Expected::Recovery { class: FaultClass::NodeLost, domain, ranks };
+    let under_it = SWITCH.leaf.join(" and ");
+    let what = format!("link of the switch of {under_it} down, their processes run on");
+    Ok(Injected { fenced: Some(under_it), ..Injected::new(what, at, expected) })
+}
 
 async fn cut_host(trial: &mut Trial, host: &str) -> Result<Injected, Failure> {
     let expected = trial.loss_of(host);

@@ -20,7 +20,7 @@ pub use expected::{Expected, Figures, Injected, Moment};
 pub use random::RandomCase;
 pub use reference::References;
 pub use row::Row;
-pub use shapes::{APART, FIVE_VOTERS, FULL, SIX, Shape, THREE, TWO, TWO_AND_VOTER};
+pub use shapes::{APART, FIVE_VOTERS, FULL, SIX, SWITCH, Shape, THREE, TWO, TWO_AND_VOTER};
 pub use trial::Trial;
 
 use crate::hosts::Hosts;

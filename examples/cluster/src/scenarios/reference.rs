@@ -62,6 +62,7 @@ impl References {
             slots: vec![ranks],
             hosts: 1,
             voters: Vec::new(),
+            leaf: Vec::new(),
             lease: LEASE,
             pace_ms: 0,
         };

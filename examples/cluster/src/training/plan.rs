@@ -29,6 +29,9 @@ pub struct Plan {
     /// Hosts that vote on the manager; the first one forms the job and is its first manager. If there are none, `h1` is
     /// the only manager.
     pub voters: Vec<String>,
+    /// Hosts under the leaf switch `l1`; the others are under `l2`. If there are any, a policy of membership decides which
+    /// hosts train, and the first hosts state their node ranks.
+    pub leaf: Vec<String>,
     /// Lease of a host.
     pub lease: Duration,
     /// Pause in each step, in milliseconds.
@@ -85,7 +88,22 @@ impl Plan {
             ("--slots", &slots),
             ("--lease-ms", &lease),
         ];
-        options.iter().flat_map(|(name, value)| [(*name).to_owned(), (*value).to_owned()]).collect()
+        let options = options.iter().flat_map(|(name, value)| [(*name).to_owned(), (*value).to_owned()]);
+        options.chain(self.place(host_name)).collect()
+    }
+
+    /// Returns the options that state the place of a host.
+    fn place(&self, host: &str) -> Vec<String> {
+        if self.leaf.is_empty() {
+            return Vec::new();
+        }
+        let leaf = if self.leaf.iter().any(|under| under == host) { "leaf=l1" } else { "leaf=l2" };
+        let mut options = vec!["--label".to_owned(), leaf.to_owned()];
+        let number = host.trim_start_matches('h').parse::<u32>().ok().and_then(|number| number.checked_sub(1));
+        if let Some(number) = number.filter(|number| *number < self.ranks) {
+            options.extend(["--node-rank".to_owned(), number.to_string()]);
+        }
+        options
     }
 
     /// Returns the options of a manager, or of a candidate, with the command of a rank.
@@ -101,6 +119,9 @@ impl Plan {
         let (steps, pace, timeout) = (STEPS_MAX.to_string(), self.pace_ms.to_string(), PATIENCE.as_secs().to_string());
         let words = ["--json", "--", &python, "-u", SCRIPT, "--dir", &dir, "--steps", &steps, "--state-mib", "1"];
         let words = words.into_iter().chain(["--pace-ms", &pace, "--timeout-s", &timeout]);
-        numbers.chain(words.map(str::to_owned)).collect()
+        let spares = (self.hosts as u64).saturating_sub(self.ranks.into()).to_string();
+        let spares = ["--spares".to_owned(), spares, "--last-call-s".to_owned(), PATIENCE.as_secs().to_string()];
+        let spares = spares.into_iter().filter(|_| !self.leaf.is_empty());
+        numbers.chain(spares).chain(words.map(str::to_owned)).collect()
     }
 }

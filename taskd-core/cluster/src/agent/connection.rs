@@ -2,14 +2,14 @@
 
 use super::running::Running;
 use super::search::{End, Known, Opened, Search, refusal};
-use super::{AgentError, RETRY, Shared};
+use super::{AgentError, Leaving, RETRY, Shared};
 use crate::checks::Check;
 use crate::clock::Moment;
 use crate::clock_offset::{Reading, own_nanos};
 use crate::relay::{Deliveries, Delivery};
 use crate::session::{Link, LinkEnd, WindowBounds};
 use crate::wire::proto::{
-    Frame, LeaseGrant, LeaseRequest, ToAgent, ToManager, Welcome, frame::Body, to_agent, to_manager,
+    Frame, LeaseGrant, LeaseRequest, Leave, ToAgent, ToManager, Welcome, frame::Body, to_agent, to_manager,
 };
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -35,6 +35,8 @@ enum Next {
     Ended(End),
     /// A new one takes its place.
     Replaced(Box<Opened>),
+    /// The host has left the job, and the manager knows.
+    Left,
 }
 
 /// Serves managers until one refuses this agent before it was ever admitted.
@@ -49,6 +51,7 @@ pub(super) async fn serve_managers(shared: &Arc<Shared>) -> Result<(), AgentErro
         let (before, address) = (Instant::now(), opened.address.clone());
         match serve(shared, opened, &mut session, (&mut search, &mut relayed)).await? {
             Next::Replaced(opened) => replacement = Some(*opened),
+            Next::Left => return Ok(()),
             Next::Ended(End::Elsewhere(manager)) => search.hint(manager),
             Next::Ended(End::Refused(why) | End::Retry(why)) => {
                 search.ended(&address, why, before.elapsed() > RETRY.1).await;
@@ -90,12 +93,18 @@ async fn serve(
     let (mut heard, mut is_replaced) = (Instant::now(), false);
     let replacement = search.welcomed(&known);
     tokio::pin!(replacement);
+    let (mut leaves, mut has_left) = (shared.leaves.subscribe(), false);
     let next = loop {
         let message = tokio::select! {
             biased;
             message = incoming.message() => message,
             _ = requests.tick() => {
                 served.request_lease();
+                continue;
+            }
+            Ok(_) = leaves.wait_for(|leaving| *leaving == Leaving::Stopped), if !has_left => {
+                has_left = true;
+                let _ = served.sender.send(ToManager { message: Some(to_manager::Message::Leave(Leave {})) });
                 continue;
             }
             Some(delivery) = next_delivery(relayed) => {
@@ -110,6 +119,10 @@ async fn serve(
             }
         };
         heard = Instant::now();
+        if has_left && matches!(message, Ok(None)) {
+            shared.leaves.send_replace(Leaving::Known);
+            break Next::Left;
+        }
         if let Err(end) = served.handle(message, is_replaced) {
             break Next::Ended(end);
         }

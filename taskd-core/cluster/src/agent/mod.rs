@@ -5,6 +5,7 @@
 
 mod connection;
 mod lease;
+mod leave;
 mod once;
 mod outbox;
 mod records;
@@ -18,6 +19,7 @@ use crate::checks::Check;
 use crate::clock::Moment;
 use crate::clock_offset::Reading;
 use crate::dial::{Access, Dial};
+use crate::membership::NODE_RANK_LABEL;
 use crate::rendezvous::Forwarder;
 use crate::security::SecurityContext;
 use crate::settings::{ClusterSettings, SettingsError};
@@ -32,9 +34,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 use taskd_runtime::job::{Name, NodeId};
-use taskd_runtime::launch::{Fence, Launcher};
+use taskd_runtime::launch::{Fence, LaunchError, Launcher};
 use taskd_runtime::trace::TraceSource;
 use tokio::sync::watch;
+use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
 /// Shortest and longest time before a manager that did not answer is dialled again; it doubles in between.
@@ -122,6 +125,13 @@ impl AgentBuilder {
     pub fn label(mut self, name: impl Into<String>, value: impl Into<String>) -> AgentBuilder {
         self.labels.insert(name.into(), value.into());
         self
+    }
+
+    /// Sets the node rank that the host states, such as torchrun's `--node-rank`: see
+    /// [`Host::node_rank`](crate::membership::Host::node_rank).
+    #[must_use]
+    pub fn node_rank(self, node_rank: u32) -> AgentBuilder {
+        self.label(NODE_RANK_LABEL, node_rank.to_string())
     }
 
     /// Sets the times of connections. Those of leases come from the manager.
@@ -221,6 +231,8 @@ impl AgentBuilder {
             fenced: watch::Sender::new(0),
             connections: AtomicU64::new(0),
             ended: watch::Sender::new(None),
+            refused: watch::Sender::new(None),
+            leaves: watch::Sender::new(Leaving::No),
         };
         Ok(Agent { shared: Arc::new(shared), on_lease_end })
     }
@@ -272,6 +284,19 @@ struct Shared {
     connections: AtomicU64,
     /// Result of the job, once a manager has reported its end.
     ended: watch::Sender<Option<String>>,
+    /// Reason why the host cannot take part in the job, once a manager has reported one.
+    refused: watch::Sender<Option<String>>,
+    leaves: watch::Sender<Leaving>,
+}
+
+/// How far a host has left the job.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Leaving {
+    No,
+    /// No process of it runs any more: the manager has to know.
+    Stopped,
+    /// The manager knows.
+    Known,
 }
 
 impl Shared {
@@ -335,7 +360,8 @@ impl Agent {
     /// are: stop them, or detach the launcher.
     ///
     /// # Errors
-    /// Returns [`AgentError::Refused`] if a manager refuses this agent before it was ever admitted.
+    /// Returns [`AgentError::Refused`] if a manager refuses this agent before it was ever admitted, or the host cannot take
+    /// part in the job ([`HostError`](crate::membership::HostError)).
     pub async fn run(&self, stop: CancellationToken) -> Result<(), AgentError> {
         let enforce = async {
             match self.on_lease_end {
@@ -343,17 +369,34 @@ impl Agent {
                 OnLeaseEnd::Keep => std::future::pending().await,
             }
         };
-        let mut job = self.shared.ended.subscribe();
+        let (mut job, mut refused) = (self.shared.ended.subscribe(), self.shared.refused.subscribe());
         let reading = self.shared.sources.read();
         let result = tokio::select! {
             biased;
             () = stop.cancelled() => Ok(()),
             _ = job.wait_for(Option::is_some) => Ok(()),
+            Ok(why) = refused.wait_for(Option::is_some) => Err(AgentError::Refused(why.clone().unwrap_or_default())),
             () = enforce => Ok(()),
             result = connection::serve_managers(&self.shared) => result,
         };
         reading.close().await;
         result
+    }
+
+    /// Leaves the job: stops the processes of this host, with `grace` between SIGTERM and SIGKILL, and reports that to the
+    /// manager, so that it need not wait for the end of the host's lease. [`run`](Self::run) must run meanwhile, and ends
+    /// then. If no manager is connected, the host is lost at the end of its lease.
+    ///
+    /// # Errors
+    /// Returns the launcher's error if the processes cannot be stopped, or do not end: the host is then not reported as
+    /// having left.
+    pub async fn leave(&self, grace: Duration) -> Result<(), LaunchError> {
+        leave::stop_all(&*self.shared.launcher, grace).await?;
+        self.shared.leaves.send_replace(Leaving::Stopped);
+        let mut leaves = self.shared.leaves.subscribe();
+        let known = leaves.wait_for(|leaving| *leaving == Leaving::Known);
+        let _ = timeout(self.shared.settings.silent_after, known).await; // else the lease ends
+        Ok(())
     }
 
     /// Returns the result of the job in one sentence, once a manager has reported its end.

@@ -21,6 +21,8 @@ pub(super) enum Special {
     Keep(Duration),
     /// The job has ended, with this result in one sentence.
     End(String),
+    /// The host cannot take part in the job, for this reason.
+    Refuse(String),
 }
 
 /// Carries out a call, and returns its answer. A method that the agent does not know gets an answer that states that.
@@ -50,6 +52,10 @@ pub(super) async fn serve(shared: &Shared, call: &Call) -> (Answer, Option<Speci
         }),
         method::JOB_END => read(&call.arguments).and_then(|result| {
             special = Some(Special::End(result));
+            value(Ok(()))
+        }),
+        method::REFUSE => read(&call.arguments).and_then(|why| {
+            special = Some(Special::Refuse(why));
             value(Ok(()))
         }),
         method::BEGIN_SHUTDOWN => read(&call.arguments).and_then(|grace| {

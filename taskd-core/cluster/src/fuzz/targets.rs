@@ -96,7 +96,7 @@ fn read_to_manager(input: &[u8]) -> Result<(), String> {
             clocks(&request);
             Ok(())
         }
-        Some(to_manager::Message::Frame(_)) | None => Ok(()),
+        Some(to_manager::Message::Frame(_) | to_manager::Message::Leave(_)) | None => Ok(()),
     }
 }
 

@@ -16,6 +16,7 @@ use crate::settings::ClusterSettings;
 use crate::wire::VERSION_RELAYS;
 use crate::wire::proto::{ToAgent, Welcome, to_agent};
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use taskd_runtime::job::NodeId;
@@ -40,11 +41,15 @@ pub(super) enum Visibility {
 #[derive(Debug)]
 pub(super) struct Host {
     pub(super) name: NodeId,
+    /// Time at which its first session began.
+    pub(super) joined: Instant,
     /// Time of the last message of its agent.
     pub(super) heard: watch::Sender<Instant>,
     pub(super) sight: watch::Sender<Visibility>,
     /// Number of the session in use.
     session: watch::Sender<u64>,
+    /// True once its processes are listed.
+    listed: AtomicBool,
     state: Mutex<State>,
 }
 
@@ -162,7 +167,16 @@ impl Host {
         // A host that never got a grant of this manager may still have one of its predecessor.
         let state = State { session, info, sources, labels, clocks, facts, peer, peer_address, granted: now };
         let (heard, sight) = (watch::Sender::new(now), watch::Sender::new(Visibility::Seen));
-        Host { name, heard, sight, session: number, state: Mutex::new(state) }
+        let listed = AtomicBool::new(false);
+        Host { name, joined: now, heard, sight, session: number, listed, state: Mutex::new(state) }
+    }
+
+    pub(super) fn set_listed(&self) {
+        self.listed.store(true, Ordering::Relaxed);
+    }
+
+    pub(super) fn is_listed(&self) -> bool {
+        self.listed.load(Ordering::Relaxed)
     }
 
     /// Returns the session in use.
@@ -239,10 +253,6 @@ impl Host {
 
     pub(super) fn peer_address(&self) -> Option<String> {
         self.lock().peer_address.clone()
-    }
-
-    pub(super) fn labels(&self) -> std::collections::BTreeMap<String, String> {
-        self.lock().labels.clone()
     }
 
     /// Records a sign of life.

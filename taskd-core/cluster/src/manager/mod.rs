@@ -2,6 +2,7 @@
 //!
 //! It decides nothing about ranks: the runtime that holds its [`ClusterLauncher`] does.
 
+mod arrivals;
 mod broadcast;
 mod completed;
 mod confirmed;
@@ -12,6 +13,7 @@ pub(crate) mod fuzz;
 mod host;
 mod introduce;
 mod launcher;
+mod members;
 mod proofs;
 mod records;
 mod remote;
@@ -24,6 +26,7 @@ pub use broadcast::RelayCounts;
 pub use facts::FactCounts;
 pub use host::HostStatus;
 pub use launcher::ClusterLauncher;
+pub use members::{FirstWorld, Membership, Places};
 pub use records::{FetchedRecords, RecordsError, RecordsRequest};
 pub use service::ManagerService;
 pub use source::ClusterSource;
@@ -41,17 +44,18 @@ use copies::Copies;
 use futures::future::join_all;
 use host::{Host, Session, Visibility};
 use introduce::introduce;
+use members::Members;
 use proofs::{Proofs, Proven};
 use service::Greeting;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use taskd_runtime::job::{NodeId, World};
 use taskd_runtime::kernel::Resume;
 use taskd_runtime::launch::{LaunchError, MultiHostLauncher};
 use tokio::sync::mpsc::UnboundedSender;
-use tokio::sync::watch;
+use tokio::sync::{Notify, watch};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, MissedTickBehavior, interval, timeout, timeout_at};
 use tonic::Status;
@@ -86,6 +90,10 @@ struct Inner {
     completed: Completed,
     /// Number of hosts that the launcher lists.
     listed: watch::Sender<usize>,
+    /// Decides which hosts take part, once a policy is set.
+    members: OnceLock<Arc<Members>>,
+    /// Woken after every change of a host or of the world in force.
+    changed: Notify,
     /// Moment at which the epoch was last known to be in force.
     anchor: watch::Sender<Option<Moment>>,
     /// Reason why the epoch is over, once it is.
@@ -119,6 +127,9 @@ pub enum ManagerError {
     /// The record of an earlier manager cannot be read; contains the reason.
     #[error("{0}")]
     Record(String),
+    /// The policy of membership cannot be used; contains the reason.
+    #[error("{0}")]
+    Membership(String),
     /// The job has ended under an earlier manager; contains its result.
     #[error("the job has ended: {0}")]
     Ended(String),
@@ -166,6 +177,8 @@ impl Manager {
             copies: Mutex::default(),
             completed: Completed::default(),
             listed: watch::Sender::new(0),
+            members: OnceLock::new(),
+            changed: Notify::new(),
             anchor: watch::Sender::new(Some(anchor)),
             over: watch::Sender::new(None),
             sessions: AtomicU64::new(0),
@@ -359,6 +372,7 @@ impl Inner {
             Some(host) => {
                 host.replace(Arc::clone(&session), introduction);
                 host.hear(Instant::now());
+                self.changed.notify_one();
                 host
             }
             None => {
@@ -369,16 +383,6 @@ impl Inner {
             }
         };
         Ok((host, session, connection))
-    }
-
-    /// Removes a host that is silent after the end of its lease.
-    fn lose(&self, host: &Arc<Host>, why: &str) {
-        tracing::error!(host = %host.name, peer = %host.peer(), %why, "a host is lost");
-        host.sight.send_replace(Visibility::Left);
-        self.lock().remove(&host.name);
-        host.session().calls.end(why);
-        self.fleet.remove(&host.name, why);
-        self.listed.send_modify(|listed| *listed = listed.saturating_sub(1));
     }
 
     /// Returns the address of the agent on the host of the rendezvous service, for the agent of `host`; `None` if that is its

@@ -229,6 +229,11 @@ impl Reader {
                     self.grant(&request);
                     self.resume(request.received)
                 }
+                Some(to_manager::Message::Leave(_)) => {
+                    let why = format!("{} has left the job: its agent was asked to end", self.host.name);
+                    self.manager.lose(&self.host, &why);
+                    break None; // closes the session
+                }
                 Some(to_manager::Message::Hello(_)) => Err(LinkEnd("the agent sent a second Hello".into())),
                 None => Ok(()), // a message of a later version
             };

@@ -21,7 +21,7 @@ pub(super) async fn expect(manager: Arc<Inner>, hosts: BTreeMap<NodeId, Vec<Proc
             let why =
                 format!("{host} has not registered within {:.1} s of the manager's election", within.as_secs_f64());
             tracing::error!(%host, %why, "a host is lost");
-            manager.fleet.remove(&host, &why);
+            manager.left(&host, &why);
         }
     }
 }
@@ -36,6 +36,7 @@ pub(super) async fn watch(manager: Arc<Inner>, host: Arc<Host>) {
             continue;
         }
         host.sight.send_replace(Visibility::OutOfSight);
+        manager.changed.notify_one();
         tracing::warn!(host = %host.name, peer = %host.peer(), "a host is out of sight: its processes are left as they are");
         let lost_at = host.granted() + manager.settings.replace_after();
         let is_over = async {
@@ -45,7 +46,10 @@ pub(super) async fn watch(manager: Arc<Inner>, host: Arc<Host>) {
         tokio::select! {
             biased;
             changed = heard.changed() => match changed {
-                Ok(()) => _ = host.sight.send_replace(Visibility::Seen),
+                Ok(()) => {
+                    host.sight.send_replace(Visibility::Seen);
+                    manager.changed.notify_one();
+                }
                 Err(_) => return,
             },
             confirmed = is_over => {

@@ -180,6 +180,7 @@ impl Inner {
             match self.consensus.compare_and_set(self.epoch, committed.version, next.value()?).await {
                 Ok(version) => {
                     *committed = Committed { version, record: next };
+                    self.changed.notify_one();
                     return Ok(());
                 }
                 // A write without an answer may have been carried out, and so have changed the version.

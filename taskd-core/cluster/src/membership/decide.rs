@@ -179,7 +179,7 @@ impl<'a> View<'a> {
 
     fn first(&self) -> Next {
         let (ready, sizes) = (self.parts.spares.len(), self.sizes);
-        let full = sizes.hosts_for(sizes.max);
+        let full = sizes.max.saturating_add(sizes.spares);
         let have = format!("{ready} of {} {} joined{}", count(full, "host"), verb(full, "has", "have"), self.others);
         let Some(enough_at) = self.joined.get(sizes.min - 1) else {
             let until = self.state.since + self.policy.waiting_timeout;
@@ -195,7 +195,7 @@ impl<'a> View<'a> {
         };
         let size = sizes.with_spares(ready);
         let until = *enough_at + self.policy.last_call;
-        if size < sizes.max && self.now < until {
+        if ready < full && self.now < until {
             let more = full - ready;
             let or = format!("or at {until} with {}", count(size, "host"));
             let reason = format!("{have}; the world begins when {more} more {}, {or}", verb(more, "joins", "join"));
@@ -262,7 +262,7 @@ impl<'a> View<'a> {
             let reason = format!("{have}, and no more have joined within {waited:?}: add hosts, or reduce min_hosts");
             return Next::Impossible { reason };
         }
-        let until = self.gone_at + self.policy.last_call;
+        let until = self.gone_at + self.policy.shrink_after;
         if !suffices && self.now < until {
             let missing = all - left;
             let reason = format!(

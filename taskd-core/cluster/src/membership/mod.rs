@@ -18,7 +18,7 @@
 //!    highest ranks into the vacant ones.)
 //! 2. A spare takes over the node rank of a host that has left, at once. Spares outside of the fault come first
 //!    ([`Topology::spares_for`]).
-//! 3. If the spares do not suffice, the job waits for `last_call`, then the world shrinks to the largest allowed
+//! 3. If the spares do not suffice, the job waits for `shrink_after`, then the world shrinks to the largest allowed
 //!    number. Below `min_hosts` it waits for `waiting_timeout`, then the decision is [`Impossible`](Next::Impossible).
 //! 4. A host that is out of sight is neither replaced nor lost until it has [left](Health::Left). No other change of
 //!    the world begins meanwhile, because its ranks could not take part. A member without an entry in [`State::hosts`]
@@ -86,6 +86,9 @@ pub use policy::{LAST_CALL, Policy, WAITING_TIMEOUT};
 pub use refuse::HostError;
 pub use state::{Health, Host, NodeRanks, State};
 pub use voters::{Voters, choose_voters};
+
+/// Label in which an agent states the [node rank](Host::node_rank) of its host.
+pub const NODE_RANK_LABEL: &str = "taskd.io/node-rank";
 
 #[cfg(doc)]
 use crate::topology::Topology;

@@ -27,9 +27,13 @@ pub struct Policy {
     /// Longest time below `min_hosts`. Default 600 s.
     #[serde(default = "waiting_timeout", with = "Seconds")]
     pub waiting_timeout: Duration,
-    /// Time in which more hosts can join a world that could begin, grow, or shrink. Default 30 s.
+    /// Time in which more hosts can join a world that could begin or grow. Default 30 s.
     #[serde(default = "last_call", with = "Seconds")]
     pub last_call: Duration,
+    /// Time for which a world that has lost hosts waits for a replacement before it shrinks. Its other ranks do not train
+    /// meanwhile. Default 0.
+    #[serde(default, with = "Seconds")]
+    pub shrink_after: Duration,
     /// Number of hosts that stay outside of the world to replace lost ones. A world of `min_hosts` comes first. Default
     /// 0.
     #[serde(default)]
@@ -70,6 +74,7 @@ impl Policy {
             node_unit: 1,
             waiting_timeout: WAITING_TIMEOUT,
             last_call: LAST_CALL,
+            shrink_after: Duration::ZERO,
             spares: 0,
             equal_slots: true,
             keep_node_rank: true,
@@ -92,6 +97,12 @@ impl Policy {
     #[must_use]
     pub const fn with_last_call(self, last_call: Duration) -> Policy {
         Policy { last_call, ..self }
+    }
+
+    /// Sets the time for which a world that has lost hosts waits for a replacement.
+    #[must_use]
+    pub const fn with_shrink_after(self, shrink_after: Duration) -> Policy {
+        Policy { shrink_after, ..self }
     }
 
     /// Sets the number of hosts that stay outside of the world.

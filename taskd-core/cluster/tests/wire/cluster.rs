@@ -80,6 +80,17 @@ pub(crate) fn agent(
     agent_with(cluster, host, launcher, through, |agent| agent)
 }
 
+/// Runs the agent of a host under this leaf switch until the result is dropped.
+pub(crate) fn labelled(
+    cluster: &Cluster,
+    host: &str,
+    launcher: impl Launcher + 'static,
+    through: Option<&Proxy>,
+    leaf: &str,
+) -> RunningAgent {
+    agent_with(cluster, host, launcher, through, |agent| agent.label("leaf", leaf))
+}
+
 /// Runs an agent with further settings until the result is dropped.
 pub(crate) fn agent_with(
     cluster: &Cluster,

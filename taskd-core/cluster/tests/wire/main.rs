@@ -5,6 +5,7 @@ mod cluster;
 mod copies;
 mod lease;
 mod majority;
+mod members;
 mod pausable;
 mod records;
 mod relay;

@@ -4,7 +4,7 @@
 
 use super::{Damage, Evidence, Fault, FaultClass, FaultDetector, Findings, Health, Suspect, saved};
 use crate::job::strategy::GROW;
-use crate::job::{Domain, JobTime, Name, Rank};
+use crate::job::{Domain, GroupKind, JobTime, Name, Rank};
 use crate::state::View;
 use crate::trace::{DecodeError, Observation};
 use bytes::Bytes;
@@ -22,7 +22,8 @@ const WAIT_MAX: Duration = Duration::from_secs(3600);
 /// [grow](crate::recover::Grow) a world that has [shrunk](crate::recover::Shrink).
 ///
 /// The detector waits while a recovery is in progress. If the launcher lists hosts, it also waits until those that
-/// accept new processes have room for the absent ranks. The delay doubles, up to one hour, after each recommendation
+/// accept new processes have room for some of the absent ranks: for [`Policy::rank_unit`](crate::job::Policy::rank_unit)
+/// of them, or for all if the job names data-parallel groups. The delay doubles, up to one hour, after each recommendation
 /// that did not bring the ranks back, and if ranks that had returned leave again soon: a host that cannot be used may
 /// stay unusable.
 #[derive(Debug)]
@@ -69,6 +70,11 @@ impl ShrunkDetector {
                 let is_again = was_whole <= state.waited && !absent.is_disjoint(&state.absent);
                 let wait = if is_again { longer(state.waited) } else { self.after };
                 *state = State { since: Some(now), absent, whole_since: None, due: Some(now + wait), waited: wait };
+            }
+            (true, Some(_)) if view.world.absent().len() < state.absent.len() => {
+                // Some are back: the growth was not in vain.
+                state.absent = view.world.absent().keys().copied().collect();
+                (state.due, state.waited) = (Some(now + self.after), self.after);
             }
             (false, Some(_)) => (state.since, state.whole_since, state.due) = (None, Some(now), None),
             _ => {}
@@ -130,7 +136,8 @@ impl FaultDetector for ShrunkDetector {
     }
 }
 
-/// Returns true if the hosts that accept new processes have room for all absent ranks, as far as known.
+/// Returns true if the hosts that accept new processes have room for as many absent ranks as return together, as far as
+/// known.
 fn has_room(view: &View) -> bool {
     if view.nodes.is_empty() {
         return true;
@@ -139,7 +146,9 @@ fn has_room(view: &View) -> bool {
         view.ready_nodes().filter_map(|node| view.nodes.get(node)).map(|status| status.slots as usize).sum::<usize>();
     let on_ready = |proc: &&crate::state::Proc| proc.node.as_ref().is_none_or(|node| view.is_ready(node));
     let taken = view.training().filter(|(_, proc)| on_ready(proc)).count();
-    slots >= taken + view.world.absent().len()
+    let (absent, unit) = (view.world.absent().len(), view.spec.policy.rank_unit.max(1) as usize);
+    let has_groups = view.world.groups().keys().any(|id| id.kind == GroupKind::Dp);
+    slots >= taken + if has_groups { absent } else { unit.min(absent) }
 }
 
 #[cfg(test)]

@@ -29,6 +29,10 @@ pub enum Domain {
     /// The guard of a host: the process that starts, stops and reaps the job's processes on that host. When the guard
     /// ends, these processes end too.
     Guard(NodeId),
+    /// A fault or network domain of several hosts, such as the switch `leaf l1`: its level and its name. The kernel
+    /// does not know which hosts it contains; a [`NodeStatus`](crate::state::NodeStatus) names the one that a host was
+    /// lost with.
+    Topology(Name),
 }
 
 impl fmt::Display for Domain {
@@ -41,6 +45,7 @@ impl fmt::Display for Domain {
             Domain::Group(group) => group.fmt(f),
             Domain::Plugin(name) => write!(f, "plugin {name}"),
             Domain::Guard(node) => write!(f, "the guard of {node}"),
+            Domain::Topology(name) => write!(f, "topology domain {name}"),
         }
     }
 }

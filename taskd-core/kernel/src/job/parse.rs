@@ -152,6 +152,9 @@ fn domain(text: &str) -> Option<Domain> {
     if let Some(node) = text.strip_prefix("the guard of ").or_else(|| text.strip_prefix("guard of ")) {
         return node.parse().ok().map(Domain::Guard);
     }
+    if let Some(name) = text.strip_prefix("topology domain ") {
+        return name.parse().ok().map(Domain::Topology);
+    }
     if text.starts_with("node ") {
         return text.parse().ok().map(Domain::Node);
     }
@@ -197,6 +200,7 @@ mod tests {
             group(word()).prop_map(Domain::Group),
             word().prop_map(Domain::Plugin),
             node().prop_map(Domain::Guard),
+            word().prop_map(Domain::Topology),
         ]
     }
 

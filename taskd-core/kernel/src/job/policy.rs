@@ -179,6 +179,14 @@ pub struct Policy {
     /// rank, as in all earlier versions of the format.
     #[serde(alias = "ranks_min")]
     pub min_ranks: u32,
+    /// Number of ranks with which the job starts; the others are absent until hosts have room for them
+    /// ([`Grow`](crate::recover::Grow)). 0, the default, means all ranks.
+    #[serde(default)]
+    pub start_ranks: u32,
+    /// The job trains with a multiple of this number of ranks, unless all of its ranks train: for example the ranks of
+    /// one model replica, or of the hosts that are added and removed together. 0 and 1 allow every number. Default: 0.
+    #[serde(default)]
+    pub rank_unit: u32,
     /// Reasons for the permissions, by strategy name, for people, at most 256 of [`REASON_BYTES_MAX`] bytes each. They
     /// appear in the line that the runtime logs when it starts, and in each decision that could not use the strategy.
     /// The runtime makes no decision based on them.
@@ -202,6 +210,24 @@ impl Policy {
         }
     }
 
+    /// Returns the number of ranks with which a job of `ranks` ranks starts: `start_ranks`, or all of them if that is 0.
+    #[must_use]
+    pub const fn start_ranks_of(&self, ranks: u32) -> u32 {
+        match self.start_ranks {
+            0 => ranks,
+            first => first,
+        }
+    }
+
+    /// Returns by how many ranks `ranks` ranks exceed the largest number with which the job may train: the remainder by
+    /// `rank_unit`.
+    pub(crate) const fn beyond_unit(&self, ranks: usize) -> usize {
+        match self.rank_unit {
+            0 => 0,
+            unit => ranks % unit as usize,
+        }
+    }
+
     /// Adds to `problems` each setting of the policy that is invalid for a job of `ranks` ranks.
     #[doc(hidden)]
     pub fn check(&self, ranks: u32, problems: &mut ConfigProblems) {
@@ -218,6 +244,11 @@ impl Policy {
             self.min_ranks <= ranks.max(1),
             "policy.min_ranks",
             "must be 1 to the number of ranks, or 0 for all of them",
+        );
+        problems.check(
+            self.start_ranks == 0 || (self.min_ranks_of(ranks)..=ranks).contains(&self.start_ranks),
+            "policy.start_ranks",
+            "must be policy.min_ranks to the number of ranks, or 0 for all of them",
         );
         problems.check(
             (1..=255).contains(&self.no_restart_exit_code),
@@ -251,6 +282,8 @@ impl Default for Policy {
             checkpoint_dir: None,
             in_memory_checkpoints: None,
             min_ranks: 0,
+            start_ranks: 0,
+            rank_unit: 0,
             reasons: BTreeMap::new(),
         }
     }

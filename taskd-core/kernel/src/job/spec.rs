@@ -327,17 +327,21 @@ impl JobSpec {
         self
     }
 
-    /// Returns the world (set of ranks that train together) with which the job starts: ranks in equal blocks over
-    /// `nodes`, each with incarnation 1.
+    /// Returns the world (set of ranks that train together) with which the job starts: the first
+    /// [`Policy::start_ranks`] ranks in equal blocks over `nodes`, each with incarnation 1. The other ranks are absent.
     #[must_use]
     pub fn first_world(&self) -> World {
-        let block = (self.ranks as usize).div_ceil(self.nodes.len().max(1)).max(1);
+        let first = self.policy.start_ranks_of(self.ranks).min(self.ranks);
+        let block = (first as usize).div_ceil(self.nodes.len().max(1)).max(1);
         let member = |rank: u32| Member {
             incarnation: Incarnation(1),
             node: self.nodes.get(rank as usize / block).cloned(),
             device: None,
         };
-        World::first((0..self.ranks).map(|r| (Rank(r), member(r))).collect()).with_groups(self.groups.clone())
+        let absent = Member { incarnation: Incarnation(0), node: None, device: None };
+        World::first((0..first).map(|rank| (Rank(rank), member(rank))).collect())
+            .with_absent((first..self.ranks).map(|rank| (Rank(rank), absent.clone())).collect())
+            .with_groups(self.groups.clone())
     }
 
     /// Replaces the policy.

@@ -57,6 +57,21 @@ impl World {
         self
     }
 
+    /// Sets the ranks that are [absent](World::absent) from the start.
+    #[must_use]
+    pub(crate) fn with_absent(mut self, absent: BTreeMap<Rank, Member>) -> World {
+        self.absent = absent;
+        self
+    }
+
+    /// Returns this world as if its members were all ranks of the job: the world of processes that form the process
+    /// group of their start, and that do not join running ranks.
+    #[must_use]
+    #[doc(hidden)]
+    pub fn without_absent(&self) -> World {
+        self.clone().with_absent(BTreeMap::new())
+    }
+
     /// Sets the missing hosts of members and absent ranks. `seen` returns the host of a rank's process, if it is known.
     /// If all known hosts are the same one, ranks whose host is still unknown get this host as well.
     #[must_use]

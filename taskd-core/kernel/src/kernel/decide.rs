@@ -45,6 +45,7 @@ fn is_overtaken(open: &Open, view: &View, trial: Option<&Trial>) -> bool {
             return fault.primary_suspect().damage.is_still_training() || view.procs.values().any(ends_with_it);
         }
         let member = match &fault.primary_suspect().domain {
+            Domain::Topology(_) => return false, // the faults of its hosts stand or not
             Domain::Process(Role::Rank(rank)) => view.world.members().get(rank),
             _ => None,
         };

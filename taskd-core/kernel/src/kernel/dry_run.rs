@@ -50,7 +50,7 @@ impl ObservedJob<'_> {
                 member.is_none_or(|m| fault.incarnation().is_none_or(|of| of >= m.incarnation))
             }
             Domain::Node(node) | Domain::Device(node, _) => !ranks_on(node, view).is_empty(),
-            Domain::Plugin(_) => false,
+            Domain::Plugin(_) | Domain::Topology(_) => false,
             _ => view.training().any(|(_, proc)| proc.progress_at <= open.incident.opened),
         };
         !open.incident.faults.iter().any(stands)

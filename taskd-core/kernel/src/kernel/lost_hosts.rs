@@ -31,9 +31,22 @@ impl LostHosts<'_> {
         if number == 0 {
             return; // nothing was lost
         }
-        let damage = Damage { device: Health::Faulty, ..Damage::PROCESS_GONE };
-        let suspect = Suspect::certain(Domain::Node(host.node.clone()), FaultClass::NodeLost, damage);
+        let node = Domain::Node(host.node.clone());
         let why = host.why.clone().unwrap_or_else(|| format!("{} has left the job", host.node));
+        let suspect = match &host.lost_with {
+            Some(domain) => {
+                // The same fault for each host of the domain: the kernel keeps the first.
+                let domain =
+                    Suspect::certain(Domain::Topology(domain.clone()), FaultClass::NodeLost, Damage::default());
+                let fault = Fault::new(HOST, self.now, domain);
+                self.found.blame(fault.with_evidence(Evidence::text("lost", why.clone())));
+                Suspect::victim(node, FaultClass::NodeLost, Damage::PROCESS_GONE)
+            }
+            None => {
+                let damage = Damage { device: Health::Faulty, ..Damage::PROCESS_GONE };
+                Suspect::certain(node, FaultClass::NodeLost, damage)
+            }
+        };
         let fault = Fault::new(HOST, self.now, suspect).with_evidence(Evidence::text("lost", why));
         let what = format!("its {number} processes are lost with it");
         self.found.blame(fault.with_evidence(Evidence::text("ran there", what)));

@@ -394,7 +394,7 @@ impl Incident {
     pub fn is_non_disruptive(&self, view: &View) -> bool {
         let is_harmless = |fault: &Fault| {
             let suspect = fault.primary_suspect();
-            let is_of_a_host = matches!(suspect.domain, Domain::Node(_) | Domain::Device(..));
+            let is_of_a_host = matches!(suspect.domain, Domain::Node(_) | Domain::Device(..) | Domain::Topology(_));
             let is_victim = !suspect.is_cause() && !fault.is_charged();
             let goes_on = is_of_a_host || suspect.damage.is_still_training() || is_victim;
             fault.by == OPERATOR

@@ -25,7 +25,9 @@ const DOWNTIME: Duration = Duration::from_secs(60);
 /// - Stages: `stop` (waits for exits, so that memory, ports and devices are free), `start` (enter the new world and
 ///   start all processes until [`Policy::ready`](crate::job::Policy::ready)). Lost processes are killed at once,
 ///   because they cannot use a grace period; healthy processes get the grace period of the policy.
-/// - Ranks that had left a [shrunk](super::Shrink) world start with the others.
+/// - Ranks that had left a [shrunk](super::Shrink) world start with the others. If not all ranks have a place, and
+///   [`Policy::min_ranks`](crate::job::Policy::min_ranks) allows it, the lowest ones start, as many as have one, and the
+///   others are absent.
 /// - Ranks stay on their hosts, except on hosts that accept no new processes, and on hosts that a detector found
 ///   faulty, or whose devices it found faulty: such faulty hosts are taken out of the job. After an exception of
 ///   the program, the ranks of the failed rank's host exchange places with those of a suitable host (if there is
@@ -109,17 +111,22 @@ impl Restart {
         let usable = view.without(&broken);
         let mut before = placement::current(view);
         before.extend(placement::absent(view)); // all ranks start, including those that had left
-        let seats = seats(&usable, &before, suspected_place(incident))?;
+        let seats = seats_or_fewer(&usable, &before, suspected_place(incident))?;
         let left = before.values().filter_map(|seat| seat.node.as_ref()).filter(|node| broken.contains(node));
         let left: BTreeSet<NodeId> = left.filter(|node| view.is_ready(node)).cloned().collect();
         let avoided = placement::passed_over_text(&usable, &seats, |view| {
             self::seats(view, &before, suspected_place(incident)).ok()
         });
-        let moved = before.iter().filter(|(rank, seat)| seats.get(rank) != Some(seat)).count();
+        let moved = seats.iter().filter(|(rank, seat)| before.get(rank) != Some(seat)).count();
+        let without = before.len() - seats.len();
         let world = Arc::new(next_world(view, counted, seats));
         let elsewhere = if moved > 0 { format!(", {moved} of them in another place") } else { String::new() };
-        let reason =
-            format!("all {} ranks restart from the last checkpoint, if there is one{elsewhere}{avoided}", world.size());
+        let all = if without > 0 { "the" } else { "all" };
+        let fewer = if without > 0 { format!("; {without} more have no place") } else { String::new() };
+        let reason = format!(
+            "{all} {} ranks restart from the last checkpoint, if there is one{elsewhere}{fewer}{avoided}",
+            world.size()
+        );
         let nodes_removed = u32::try_from(left.len()).unwrap_or(u32::MAX);
         let mut stop = stop(incident, view);
         if !left.is_empty() {
@@ -140,7 +147,8 @@ pub(super) fn start_anew(run: &PlanExecution, view: &View, counted: Counted) -> 
     }
     let Some(proposed) = run.proposal.stages.get(run.stage) else { return Advance::Continue };
     let Some(world) = entered(proposed) else { return Advance::Continue };
-    match placement::settle(view, seats_of(world)) {
+    let seats = seats_of(world);
+    match placement::settle(view, seats.clone()).or_else(|why| placement::settle_fewer(view, &seats).ok_or(why)) {
         Err(reason) => Advance::Fail(reason),
         Ok(seats) => {
             let anew = start_all(START, Arc::new(next_world(view, counted, seats)), view);
@@ -207,6 +215,17 @@ fn seats(view: &View, before: &Seats, suspected: Option<Rank>) -> Result<Seats, 
     Ok(stayed.and_then(|rank| placement::elsewhere(view, &seats, rank)).unwrap_or(seats))
 }
 
+/// Returns the places of all ranks, or of as many as have room, if the policy allows so few.
+fn seats_or_fewer(view: &View, before: &Seats, suspected: Option<Rank>) -> Result<Seats, String> {
+    let has_place = |seats: &Seats| view.nodes.is_empty() || seats.values().all(|seat| seat.node.is_some());
+    let starts_smaller = !view.world.absent().is_empty() || view.spec.policy.start_ranks > 0;
+    let all = seats(view, before, suspected);
+    match all {
+        Ok(all) if !starts_smaller || has_place(&all) => Ok(all),
+        all => placement::settle_fewer(view, before).map_or(all, Ok),
+    }
+}
+
 fn seats_of(world: &World) -> Seats {
     let seat = |m: &crate::job::Member| placement::Seat { node: m.node.clone(), device: m.device };
     world.members().iter().map(|(rank, member)| (*rank, seat(member))).collect()
@@ -215,6 +234,7 @@ fn seats_of(world: &World) -> Seats {
 fn next_world(view: &View, counted: Counted, mut seats: Seats) -> World {
     view.world.successor(counted, |members| {
         members.extend(view.world.absent().clone());
+        members.retain(|rank, _| seats.contains_key(rank));
         for (rank, member) in members {
             member.incarnation = view.next_incarnation(&Role::Rank(*rank));
             if let Some(seat) = seats.remove(rank) {

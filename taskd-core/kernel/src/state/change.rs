@@ -4,6 +4,7 @@ use super::{LinkStatus, WorkerEvent};
 use crate::job::{Exit, Name, NodeId, ProcId, Termination, WorkerSpec, World};
 use serde::de::Error;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use std::borrow::Cow;
 use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::Arc;
@@ -81,6 +82,19 @@ impl StartBatch {
     #[must_use]
     pub const fn new(world: Arc<World>, starts: Vec<StartOrder>) -> StartBatch {
         StartBatch { world, starts }
+    }
+
+    /// Returns the world from which the batch's processes derive their numbers, given `world`, that of the batch with more
+    /// hosts known. Processes that join running ranks count the absent ranks; others form their process group among
+    /// themselves.
+    #[must_use]
+    #[doc(hidden)]
+    pub fn layout<'a>(&self, world: &'a World) -> Cow<'a, World> {
+        let joins = |order: &StartOrder| order.spec.env.contains_key(super::JOIN_VARIABLE);
+        match world.absent().is_empty() || self.starts.iter().any(joins) {
+            true => Cow::Borrowed(world),
+            false => Cow::Owned(world.without_absent()),
+        }
     }
 }
 
@@ -281,19 +295,30 @@ pub struct NodeStatus {
     /// `None` if the launcher does not count them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub standbys: Option<u32>,
+    /// The fault or network domain whose failure explains that the host has left together with others, such as
+    /// `leaf l1`. The kernel then blames this domain once, and not each host.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lost_with: Option<Name>,
 }
 
 impl NodeStatus {
     /// Creates the status of a host that can hold `slots` ranks.
     #[must_use]
     pub const fn new(node: NodeId, state: NodeState, slots: u32) -> NodeStatus {
-        NodeStatus { node, state, slots, why: None, standbys: None }
+        NodeStatus { node, state, slots, why: None, standbys: None, lost_with: None }
     }
 
     /// Sets the usability of the host. A reason of the state before is dropped.
     #[must_use]
     pub fn with_state(mut self, state: NodeState) -> NodeStatus {
-        (self.state, self.why) = (state, None);
+        (self.state, self.why, self.lost_with) = (state, None, None);
+        self
+    }
+
+    /// Sets the domain with which the host has left, if its failure explains the loss.
+    #[must_use]
+    pub fn with_lost_with(mut self, domain: impl Into<Option<Name>>) -> NodeStatus {
+        self.lost_with = domain.into();
         self
     }
 

@@ -4,7 +4,7 @@
 //! where they are. Among equal places the host with fewer incidents is taken ([`View::host_score`]). Nothing is started
 //! or stopped here.
 
-use crate::job::{Member, NodeId, Rank, Role, World};
+use crate::job::{GroupKind, Member, NodeId, Rank, Role, World};
 use crate::state::View;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -86,6 +86,66 @@ pub(crate) fn settle_some(view: &View, before: &Seats, moving: Seats) -> Result<
     }
     plan.seats.retain(|rank, _| moving.contains_key(rank));
     Ok(plan.seats)
+}
+
+/// Returns places of those of the absent ranks that have room, in rank order: on their former hosts if these accept new
+/// processes, otherwise where there is room.
+pub(crate) fn settle_those_with_room(view: &View, before: &Seats, absent: Seats) -> Seats {
+    if view.nodes.is_empty() {
+        return absent;
+    }
+    let mut plan = SeatPlan::new(view, before.clone());
+    let is_free = |plan: &SeatPlan<'_>, node: &NodeId| view.is_ready(node) && plan.slots(node) > plan.load(node);
+    let mut homeless = Vec::new();
+    for (rank, seat) in absent {
+        let former = seat.node.clone().filter(|node| is_free(&plan, node));
+        plan.seats.insert(rank, seat);
+        match former {
+            Some(node) => plan.put(rank, node),
+            None => homeless.push(rank),
+        }
+    }
+    for rank in homeless {
+        match plan.emptiest(1) {
+            Some(host) => plan.put(rank, host),
+            None => _ = plan.seats.remove(&rank),
+        }
+    }
+    plan.seats.retain(|rank, _| !before.contains_key(rank));
+    plan.seats
+}
+
+/// Returns places for as many of these ranks as have room, the lowest ones, so that a start gives them the numbers from
+/// 0. Places on hosts that accept new processes stay in use. `None` if the policy does not allow so few ranks.
+pub(crate) fn settle_fewer(view: &View, seats: &Seats) -> Option<Seats> {
+    let policy = &view.spec.policy;
+    let mut plan = SeatPlan::new(view, Seats::new());
+    let mut places: Vec<Seat> = Vec::new();
+    for seat in seats.values() {
+        let ready = seat.node.as_ref().filter(|node| view.is_ready(node) && plan.slots(node) > plan.load(node));
+        if let Some(node) = ready.cloned() {
+            *plan.load.entry(node).or_default() += 1;
+            places.push(seat.clone());
+        }
+    }
+    let mut ranks: Vec<Rank> = seats.keys().copied().collect();
+    for (rank, seat) in ranks.iter().zip(&places) {
+        plan.devices.extend(seat.node.clone().zip(seat.device));
+        plan.seats.insert(*rank, seat.clone());
+    }
+    for rank in ranks.iter().skip(places.len()) {
+        let Some(host) = plan.emptiest(1) else { break };
+        plan.seats.insert(*rank, Seat { node: None, device: seats.get(rank).and_then(|seat| seat.device) });
+        plan.put(*rank, host);
+    }
+    let placed = plan.seats.len() - policy.beyond_unit(plan.seats.len());
+    let has_groups = view.world.groups().iter().any(|(id, ranks)| id.kind == GroupKind::Dp && !ranks.is_empty());
+    if has_groups || placed < policy.min_ranks_of(view.spec.ranks).max(1) as usize {
+        return None;
+    }
+    ranks.truncate(placed);
+    plan.seats.retain(|rank, _| ranks.contains(rank));
+    Some(plan.seats)
 }
 
 /// Returns places in which `rank` is elsewhere. Its host's ranks are exchanged with those of another host (an empty

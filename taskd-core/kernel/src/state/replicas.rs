@@ -42,6 +42,10 @@ pub struct Replicas {
     rounds: Vec<(At, Round)>,
     /// Classes of equal ranks that result from all older rounds.
     classes: Classes,
+    /// Ranks that were absent at the first report, until they report: nothing is known of them, and they will get the state
+    /// of others. `None` before the first report.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    newcomers: Option<BTreeSet<Rank>>,
     /// Name of the group that the framework itself keeps equal, for each rank, as last reported.
     groups: BTreeMap<Rank, String>,
     /// Counters of the checksums, and their cost.
@@ -152,6 +156,9 @@ impl Replicas {
             Some(group) => _ = self.groups.insert(rank, group.clone()),
             None => _ = self.groups.remove(&rank),
         }
+        let classes = &self.classes;
+        let unknown = || absent.keys().filter(|rank| !classes.of.contains_key(rank)).copied().collect();
+        self.newcomers.get_or_insert_with(unknown).remove(&rank);
         let place = self.rounds.partition_point(|(known, _)| *known < at);
         if self.rounds.get(place).is_none_or(|(known, _)| *known != at) {
             let absent = absent.keys().copied().collect();
@@ -203,13 +210,20 @@ impl Replicas {
         })
     }
 
-    /// Splits a set of ranks into sets of proven replicas. A rank without a proof forms a set of its own.
+    /// Splits a set of ranks into sets of proven replicas. A rank without a proof forms a set of its own. Ranks that
+    /// were absent from the first report on belong to the others if these all are proven replicas: they get their state from them.
     #[must_use]
     pub fn split(&self, ranks: &BTreeSet<Rank>) -> Vec<BTreeSet<Rank>> {
         let classes = self.now();
         let mut sets: BTreeMap<Key, BTreeSet<Rank>> = BTreeMap::new();
-        for rank in ranks {
-            sets.entry(self.key(*rank, &classes)).or_default().insert(*rank);
+        let is_new = |rank: &Rank| self.newcomers.as_ref().is_some_and(|new| new.contains(rank));
+        let (new, trained): (Vec<Rank>, Vec<Rank>) = ranks.iter().copied().partition(is_new);
+        for rank in trained {
+            sets.entry(self.key(rank, &classes)).or_default().insert(rank);
+        }
+        let only = sets.keys().next().cloned().filter(|key| sets.len() == 1 && !matches!(key, Key::Alone(_)));
+        for rank in new {
+            sets.entry(only.clone().unwrap_or(Key::Alone(rank))).or_default().insert(rank);
         }
         sets.into_values().collect()
     }

@@ -94,3 +94,63 @@ fn a_lost_rank_starts_where_a_standby_is_ready_and_otherwise_on_its_own_host() {
     let in_place = lost.iter().find(|lost| lost.strategy == "recover-in-place").expect("it was possible");
     assert!(in_place.reason.contains("5.2 s down, the winner"), "{in_place:?}");
 }
+
+/// Reports that these hosts have left because of one domain, each with two ranks, in the order of a launcher.
+fn lose_together(job: &mut Job, hosts: &[(&'static str, [u32; 2])]) {
+    for (host, _) in hosts {
+        set_node(job, host, NodeState::OutOfSight);
+    }
+    job.pass(1_000);
+    for (host, _) in hosts {
+        let why = "10 hosts of leaf l1 give no sign of life";
+        let status = NodeStatus::new(node(host), NodeState::Left, 2).with_why(why).with_lost_with(Name::new("leaf l1"));
+        job.give(Input::Changed(Change::Node(status)));
+    }
+    for rank in hosts.iter().flat_map(|(_, ranks)| ranks) {
+        job.set_phase(*rank, exited(Termination::Unknown, None));
+    }
+}
+
+#[test]
+fn ten_hosts_that_fail_under_one_switch_are_one_incident() {
+    const UNDER_IT: [&str; 10] = ["b0", "b1", "b2", "b3", "b4", "b5", "b6", "b7", "b8", "b9"];
+    const APART: [&str; 11] = ["a", "c0", "c1", "c2", "c3", "c4", "c5", "c6", "c7", "c8", "c9"];
+    let all = ["a"].into_iter().chain(UNDER_IT).chain(APART[1..].iter().copied()).collect::<Vec<_>>();
+    for loops in [false, true] {
+        let mut job = Job::of_spec(22, &all, |spec| spec.nodes.truncate(11)); // two on each; the others are spare
+        if loops {
+            job.loops = true;
+            (0..22).for_each(|rank| job.link(ProcId::rank(rank, 1), LoopPosition::InLoop));
+        }
+        assert_eq!(job.hosts()[..6], ["a", "a", "b0", "b0", "b1", "b1"]);
+        let ranks = |host: usize| [2 * host as u32 + 2, 2 * host as u32 + 3];
+        let lost: Vec<_> = UNDER_IT.iter().enumerate().map(|(at, host)| (*host, ranks(at))).collect();
+        lose_together(&mut job, &lost);
+        job.pass(100);
+        let report = job.kernel.report();
+        assert_eq!(report.incidents.len(), 1, "{:#?}", report.incidents);
+        let incident = job.last();
+        let switch = Domain::Topology(Name::new("leaf l1"));
+        assert_eq!((&incident.domain, &incident.class), (&switch, &FaultClass::NodeLost));
+        assert_eq!(incident.domain.to_string(), "topology domain leaf l1");
+        assert_eq!((incident.blamed.len(), incident.victims.len()), (0, 20), "{:?}", incident.victims);
+        assert!(incident.evidence[0].contains("10 hosts of leaf l1"), "{:?}", incident.evidence);
+        assert_eq!(incident.outcome, if loops { "recovered by recover" } else { "recovered by restart" });
+        assert_eq!(job.chosen().len(), 1, "one decision for all: {:?}", job.chosen());
+        assert!(job.hosts().iter().all(|host| !UNDER_IT.contains(host)), "{:?}", job.hosts());
+    }
+}
+
+#[test]
+fn a_switch_with_spare_hosts_only_is_no_incident() {
+    let mut job = Job::on(2, &["a", "b", "c"]);
+    for host in ["b", "c"] {
+        let status = NodeStatus::new(node(host), NodeState::Left, 2).with_lost_with(Name::new("leaf l1"));
+        let before = job.hosts().contains(&host);
+        if !before {
+            job.give(Input::Changed(Change::Node(status)));
+        }
+    }
+    job.pass(1_000);
+    assert_eq!(job.kernel.report().incidents, []);
+}

@@ -1,5 +1,6 @@
 //! The built-in detectors and strategies in the kernel: what a job does about faults of every kind, and about orders.
 
+mod elastic;
 mod ends;
 mod fallback;
 mod guards;

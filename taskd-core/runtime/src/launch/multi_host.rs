@@ -4,6 +4,7 @@
 //! This launcher starts nothing by itself and trusts the reports of each part. A part that cannot be reached keeps its
 //! hosts: they are out of sight, and nothing is reported about their processes.
 
+mod cordons;
 mod parts;
 mod returned;
 mod spare;
@@ -14,6 +15,7 @@ use super::{
 };
 use crate::job::{CommandId, Exit, Name, NodeId, ProcId, Termination};
 use async_trait::async_trait;
+use cordons::Cordons;
 use futures::future::join_all;
 use parts::{Free, PartId, Parts};
 use returned::Returned;
@@ -40,6 +42,7 @@ pub struct MultiHostLauncher {
 
 struct Shared {
     parts: Mutex<Parts>,
+    cordons: Mutex<Cordons>,
     log: ChangeLog,
     /// Start orders for which hosts without processes should prepare.
     spare: Spare,
@@ -54,7 +57,12 @@ impl fmt::Debug for MultiHostLauncher {
 impl Default for MultiHostLauncher {
     /// Creates a launcher without hosts.
     fn default() -> MultiHostLauncher {
-        let shared = Shared { parts: Mutex::default(), log: ChangeLog::starting_now(), spare: Spare::default() };
+        let shared = Shared {
+            parts: Mutex::default(),
+            cordons: Mutex::default(),
+            log: ChangeLog::starting_now(),
+            spare: Spare::default(),
+        };
         MultiHostLauncher { shared: Arc::new(shared), following: Mutex::default() }
     }
 }
@@ -119,19 +127,63 @@ impl MultiHostLauncher {
     /// The caller MUST be certain that no process of the host runs any more. A host that is not known, or has left, stays as
     /// it is.
     pub fn remove(&self, host: &NodeId, why: &str) {
-        let part = self.shared.lock().remove(host);
-        if let Some(part) = part {
-            self.following.lock().unwrap_or_else(PoisonError::into_inner).remove(&part);
+        self.remove_together([(host.clone(), why.to_owned())].into(), None);
+    }
+
+    /// Reports that several hosts have left for good, as [`remove`](Self::remove) does for one, with the reason of each.
+    /// `lost_with` is the fault or network domain whose failure explains the loss, if one does: see
+    /// [`NodeStatus::lost_with`].
+    pub fn remove_together(&self, hosts: BTreeMap<NodeId, String>, lost_with: Option<&Name>) {
+        let mut gone = Vec::new();
+        for (host, why) in hosts {
+            let part = self.shared.lock().remove(&host);
+            if let Some(part) = part {
+                self.following.lock().unwrap_or_else(PoisonError::into_inner).remove(&part);
+            }
+            self.shared.cordons().forget(&host);
+            if let Some(status) = self.shared.log.node(&host).filter(|status| status.state != NodeState::Left) {
+                let left = status.with_state(NodeState::Left).with_why(&*why).with_lost_with(lost_with.cloned());
+                self.shared.log.push(Change::Node(left));
+                gone.push((host, why));
+            }
         }
-        if self.shared.log.node(host).is_some_and(|status| status.state != NodeState::Left) {
-            self.shared.left(host, why);
+        // After all hosts: the first end of a process is judged with all losses known.
+        for (host, why) in gone {
+            self.shared.end_all_on(&host, &why);
         }
+    }
+
+    /// Reports a host as cordoned from now on while its launcher reports it as ready, also if no launcher lists it yet. Its
+    /// standbys are kept ready. `why` is the reason, in one sentence; it replaces an earlier one.
+    pub fn cordon(&self, host: &NodeId, why: &str) {
+        let mut cordons = self.shared.cordons();
+        if let Some(status) = cordons.cordon(host, why, self.shared.log.node(host)) {
+            self.shared.log.push(Change::Node(status));
+        }
+    }
+
+    /// Reports a host as its launcher does again.
+    pub fn uncordon(&self, host: &NodeId) {
+        let mut cordons = self.shared.cordons();
+        if let Some(status) = cordons.uncordon(host, self.shared.log.node(host)) {
+            self.shared.log.push(Change::Node(status));
+        }
+    }
+
+    /// Returns the status of a host as it is listed; `None` if it is not known.
+    #[must_use]
+    pub fn node(&self, host: &NodeId) -> Option<NodeStatus> {
+        self.shared.log.node(host)
     }
 }
 
 impl Shared {
     fn lock(&self) -> MutexGuard<'_, Parts> {
         self.parts.lock().unwrap_or_else(PoisonError::into_inner) // no foreign code runs while it is locked
+    }
+
+    fn cordons(&self) -> MutexGuard<'_, Cordons> {
+        self.cordons.lock().unwrap_or_else(PoisonError::into_inner) // no foreign code runs while it is locked
     }
 
     fn launchers(&self) -> Vec<Arc<dyn Launcher>> {
@@ -179,17 +231,25 @@ impl Shared {
             }
             self.spare.take(&change);
             returned.take(&change, &self.log);
-            self.log.push(change); // changes that are not new are counted
+            match change {
+                Change::Node(status) => self.push_node(status),
+                change => _ = self.log.push(change), // changes that are not new are counted
+            }
         }
         if let Ok(launcher) = self.part(part) {
             returned.settle(launcher);
         }
     }
 
-    /// Reports that a host has left, with the ends of its processes.
-    fn left(&self, host: &NodeId, why: &str) {
-        let status = self.log.node(host).unwrap_or_else(|| NodeStatus::new(host.clone(), NodeState::Left, 0));
-        self.log.push(Change::Node(status.with_state(NodeState::Left).with_why(why)));
+    /// Adds the status of a host to the history; a cordon takes precedence over a ready state.
+    fn push_node(&self, status: NodeStatus) {
+        let mut cordons = self.cordons(); // locked until the status is in the history: no cordon comes in between
+        let status = cordons.applied(status);
+        self.log.push(Change::Node(status));
+    }
+
+    /// Reports the ends of all processes of a host that has left.
+    fn end_all_on(&self, host: &NodeId, why: &str) {
         for status in self.log.procs_on(host) {
             let mut exit = Exit::new(Termination::Unknown);
             exit.stderr_tail = why.to_owned();
@@ -258,8 +318,7 @@ async fn follow(shared: Arc<Shared>, part: PartId, listing: Listing) {
         let is_stale = watch(&shared, part, &mut at).await == LaunchError::Stale;
         if !is_stale {
             for node in &nodes {
-                let status = node.clone().with_state(NodeState::OutOfSight);
-                shared.log.push(Change::Node(status));
+                shared.push_node(node.clone().with_state(NodeState::OutOfSight));
             }
         }
         let known = loop {

@@ -22,9 +22,10 @@ pub(super) fn s(seconds: u64) -> JobTime {
     JobTime::START + Duration::from_secs(seconds)
 }
 
-/// A policy with a last call of 10 s and a waiting timeout of 100 s.
+/// A policy with a last call of 10 s, as long a wait before a world shrinks, and a waiting timeout of 100 s.
 pub(super) fn policy(min: u32, max: u32) -> Policy {
-    Policy::new(min, max).with_last_call(Duration::from_secs(10)).with_waiting_timeout(Duration::from_secs(100))
+    let ten = Duration::from_secs(10);
+    Policy::new(min, max).with_last_call(ten).with_shrink_after(ten).with_waiting_timeout(Duration::from_secs(100))
 }
 
 /// Hosts that joined at 1 s, 2 s, ... in the order of the names.

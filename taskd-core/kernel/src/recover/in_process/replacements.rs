@@ -52,6 +52,20 @@ impl Replacements {
     }
 }
 
+impl Replacements {
+    /// Returns the proposal for ranks that come in addition. They start in the next world while the others train on, and
+    /// only then do these abort: starting takes seconds, in which nothing is lost.
+    pub(super) fn growth(self, view: &View, limits: &Limits, cost: Cost, reason: String) -> Proposal {
+        let Replacements { world, kept, coming, services, .. } = self;
+        let mut first = start(view, &world, &coming, services, limits);
+        first.actions.insert(0, Action::Enter(Arc::clone(&world)));
+        let mut second = give_up(&world, &kept, Vec::new(), limits.give_up);
+        second.actions.retain(|action| !matches!(action, Action::Enter(_)));
+        let stages = vec![first, second, join(view, &world, limits.join)];
+        Proposal::new(stages, vec![Domain::Job], cost, Counted::No, reason)
+    }
+}
+
 /// Decides how to continue after a stage.
 pub(super) fn advance(run: &PlanExecution, view: &View, limits: &Limits) -> Advance {
     let rest = run.proposal.stages.len() - run.stage.min(run.proposal.stages.len());

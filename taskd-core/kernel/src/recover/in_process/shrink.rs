@@ -31,6 +31,8 @@ const DOWNTIME: Duration = Duration::from_secs(10);
 ///   restart.
 /// - If the job names data-parallel groups, the whole model replica of a lost rank leaves: of each such group, the
 ///   rank at the position that the lost rank has in its own group. These ranks are stopped.
+/// - If [`Policy::rank_unit`](crate::job::Policy::rank_unit) is set, the highest of the other ranks leave, too, until a
+///   multiple of it remains.
 /// - The remaining ranks repeat the step in flight with their own batches; the batches of the ranks that left are
 ///   skipped in that step. After it, data is distributed over the remaining ranks, if the training program's loader
 ///   supports it.
@@ -94,7 +96,7 @@ impl RecoveryStrategy for Shrink {
         if let Some(what) = reported_sharded(lives, view) {
             return Err(a_part_is_lost(what).into());
         }
-        let leaving = with_replicas(&lost, view)?;
+        let leaving = with_replicas(&whole_units(lost, view), view)?;
         let kept = survivors(incident, view, &leaving)?;
         let least = view.spec.policy.min_ranks_of(view.spec.ranks).max(1);
         if kept.len() < least as usize {
@@ -152,6 +154,14 @@ fn sharded(run: &PlanExecution) -> Option<String> {
 
 fn a_part_is_lost(what: &str) -> String {
     is_alone(what, "a part of it is lost")
+}
+
+/// Returns the lost ranks and, so that a multiple of [`Policy::rank_unit`](crate::job::Policy::rank_unit) remains, the
+/// highest of the others.
+fn whole_units(mut lost: BTreeSet<Rank>, view: &View) -> BTreeSet<Rank> {
+    let left: Vec<Rank> = view.world.members().keys().filter(|rank| !lost.contains(rank)).copied().collect();
+    lost.extend(left.iter().rev().take(view.spec.policy.beyond_unit(left.len())));
+    lost
 }
 
 /// Returns the lost ranks and all other ranks of their replicas of the model.

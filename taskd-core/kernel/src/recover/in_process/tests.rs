@@ -339,7 +339,8 @@ fn an_absent_rank_returns_to_its_place_and_the_others_continue() {
     assert_eq!((world.size(), world.absent().len(), world.restarts()), (4, 0, before));
     let batch = started(first).expect("it starts at once");
     assert_eq!(batch.starts.iter().map(|o| o.proc.clone()).collect::<Vec<_>>(), [ProcId::rank(1, 2)]);
-    let told: Vec<_> = directives(first).into_iter().map(|(proc, _)| proc).collect();
+    assert_eq!(names(&proposal), ["start", "abort", "join"], "the others train on while it starts");
+    let told: Vec<_> = directives(&proposal.stages[1]).into_iter().map(|(proc, _)| proc).collect();
     assert_eq!(told, [0, 2, 3].map(|rank| ProcId::rank(rank, 1)));
     let restart = crate::recover::Restart::new();
     let why = restart.propose(&incident(vec![wish_to_grow()]), &scene.view).expect_err("all still train").reason;

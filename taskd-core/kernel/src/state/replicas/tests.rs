@@ -265,3 +265,23 @@ fn a_proof_adds_something_with_other_sets_or_a_new_kind_of_step() {
     say_of_new_kind(&mut replicas, 3, &[(0, "d"), (1, "d")]);
     assert!(replicas.proof(&members(2)).expect("both have reported").adds_to(&second));
 }
+
+#[test]
+fn ranks_that_have_never_trained_belong_to_the_others_if_these_are_replicas() {
+    let member = Member { incarnation: Incarnation(0), node: None, device: None };
+    let absent = BTreeMap::from([(Rank(2), member.clone()), (Rank(3), member)]);
+    let mut replicas = Replicas::default();
+    let mut say = |replicas: &mut Replicas, step, digests: &[(u32, &str)]| {
+        for (rank, digest) in digests {
+            replicas.hear(Rank(*rank), &of(1, step, digest), &absent);
+        }
+    };
+    say(&mut replicas, 0, &[(0, "a"), (1, "a")]);
+    assert_eq!(sets(&replicas, 4), [[0], [1], [2], [3]], "nothing is proven yet");
+    say(&mut replicas, 1, &[(0, "b"), (1, "b")]);
+    assert_eq!(sets(&replicas, 4), [[0, 1, 2, 3]]);
+    say(&mut replicas, 2, &[(0, "c"), (1, "c"), (2, "c")]);
+    assert_eq!(sets(&replicas, 4), [[0, 1, 2, 3]], "rank 2 has joined");
+    say(&mut replicas, 3, &[(0, "d"), (1, "x"), (2, "d")]);
+    assert_eq!(sets(&replicas, 4), [vec![0, 2], vec![1], vec![3]], "it is open which of them it would follow");
+}

@@ -94,7 +94,8 @@ impl Ground {
 
     /// Converts a batch into the form that the guard accepts.
     pub(super) fn batch(&self, job: &JobId, batch: &StartBatch) -> Result<WireBatch, LaunchError> {
-        let local = self.local_ranks(&batch.world);
+        let world = batch.layout(&batch.world);
+        let local = self.local_ranks(&world);
         let mut specs: Vec<(&Arc<WorkerSpec>, WireSpec)> = Vec::new();
         let mut orders = Vec::new();
         for order in &batch.starts {
@@ -111,7 +112,7 @@ impl Ground {
                 proc: order.proc.clone(),
                 generation: batch.world.generation().0,
                 spec,
-                env: self.own_variables(job, order, &batch.world, &local),
+                env: self.own_variables(job, order, &world, &local),
                 cpus: self.cpus_of(order, &local),
             });
         }

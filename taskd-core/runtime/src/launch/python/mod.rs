@@ -223,6 +223,7 @@ impl<L: Launcher, F: Framework> PythonLauncher<L, F> {
         meet: &Endpoint,
         hosts: usize,
     ) -> Result<StartBatch, LaunchError> {
+        let world = &*batch.layout(world);
         let seats = seats(world);
         let holders = copy_holders(world, &BTreeMap::new());
         let orders = batch.starts.iter().map(|order| {

@@ -179,6 +179,13 @@ impl FakeLauncher {
         self.world.lock().procs.get(proc).is_some_and(FakeProc::runs)
     }
 
+    /// Returns true if a process of this incarnation, of any role, runs.
+    #[must_use]
+    pub fn runs_any(&self, incarnation: u32) -> bool {
+        let state = self.world.lock();
+        state.procs.iter().any(|(proc, known)| proc.incarnation.0 == incarnation && known.runs())
+    }
+
     /// Changes the state of a host. While a host is [`NodeState::OutOfSight`], the changes of its processes are not
     /// reported; they are reported when the host is in another state. [`NodeState::Left`] ends the processes of the
     /// host.

@@ -29,6 +29,7 @@ use taskd_runtime::trace::{Fact, PROCESS_STATE, Probe, ProbeResult, Signal, Sour
 pub const TARGETS: &[Target] = &[
     Target { name: "to-manager", seeds: to_manager_seeds, read: read_to_manager },
     Target { name: "to-agent", seeds: to_agent_seeds, read: read_to_agent },
+    Target { name: "forwarded", seeds: forwarded_seeds, read: read_forwarded },
     Target { name: "session", seeds: session_seeds, read: read_session },
     Target { name: "bodies", seeds: body_seeds, read: read_body },
     Target { name: "record", seeds: manager::fuzz::records, read: manager::fuzz::read_record },
@@ -126,14 +127,19 @@ fn to_agent_seeds() -> Vec<Vec<u8>> {
     let grant = LeaseGrant { sent: 1_000_000, epoch: 3, anchor_age_nanos: 12, received: 3, manager_nanos: 7 };
     let frames = frames().into_iter().map(to_agent::Message::Frame);
     let messages = [to_agent::Message::Welcome(welcome), to_agent::Message::Lease(grant)].into_iter().chain(frames);
-    let messages = messages.map(|message| ToAgent { message: Some(message) }.encode_to_vec());
-    let chunk = Chunk { job: "job".into(), generation: 4, data: vec![7; 40].into() };
-    messages.chain([chunk.encode_to_vec()]).collect()
+    messages.map(|message| ToAgent { message: Some(message) }.encode_to_vec()).collect()
 }
 
 fn read_to_agent(input: &[u8]) -> Result<(), String> {
-    let _ = Chunk::decode(input);
     ToAgent::decode(input).map(drop).map_err(|error| error.to_string())
+}
+
+fn forwarded_seeds() -> Vec<Vec<u8>> {
+    vec![Chunk { job: "job".into(), generation: 4, data: vec![7; 40].into() }.encode_to_vec()]
+}
+
+fn read_forwarded(input: &[u8]) -> Result<(), String> {
+    Chunk::decode(input).map(drop).map_err(|error| error.to_string())
 }
 
 fn session_seeds() -> Vec<Vec<u8>> {

@@ -2,17 +2,21 @@
 //! benchmarks need: hosts in namespaces of this machine, trainings on them, and scenarios of faults.
 
 mod agent;
+mod engine;
+mod hold;
 pub mod hosts;
 mod manager;
 mod options;
 pub mod scenarios;
 mod train;
 pub mod training;
+mod witness;
 
 pub use agent::{HostAgent, serve_agent};
 pub use manager::manage;
-pub use options::{AgentOptions, ManagerOptions, Options, Role, TrainOptions};
+pub use options::{AgentOptions, EngineOptions, ManagerOptions, Options, Role, StartIs, TrainOptions, WitnessOptions};
 pub use train::train;
+pub use witness::witness;
 
 use std::process::ExitCode;
 use taskd_examples::program;
@@ -26,6 +30,7 @@ pub fn run() -> ExitCode {
         Box::pin(async move {
             match &options.role {
                 Role::Train(options) => train(options).await,
+                Role::Witness(options) => witness(options).await,
                 Role::Manager(options) => manage(options).await,
                 Role::Agent(options) => serve_agent(options).await,
             }
@@ -38,5 +43,12 @@ pub fn run() -> ExitCode {
 #[must_use]
 pub fn run_if_role() -> Option<ExitCode> {
     let first = std::env::args().nth(1);
-    first.is_some_and(|word| word == "train" || word == "manager" || word == "agent").then(run)
+    first.is_some_and(|word| ["train", "witness", "manager", "agent"].contains(&&*word)).then(run)
+}
+
+/// Runs this process as the witness of a job, as its command line states.
+#[must_use]
+pub fn run_witness() -> ExitCode {
+    let options: WitnessOptions = program::options();
+    program::run("taskd-witness", Box::pin(async move { witness(&options).await }))
 }

@@ -1,7 +1,8 @@
 //! The manager of a job: waits for hosts, then runs the job on all of them.
 
 use crate::agent::HostAgent;
-use crate::options::ManagerOptions;
+use crate::hold;
+use crate::options::{ManagerOptions, StartIs};
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
@@ -77,7 +78,10 @@ pub(crate) async fn run(options: &ManagerOptions, manager: &Manager) -> Result<J
     let used = first_with_room(&manager.launcher().list().await?.nodes, options.ranks);
     let spec = JobSpec::new(options.common.job.clone(), options.ranks, WorkerSpec::new(options.command.clone()));
     let mut spec = with_store(spec.with_nodes(used), &StoreProgram::ReexecSelf)?;
-    spec.policy.ready = Ready::Stepping;
+    spec.policy.ready = match options.start_is {
+        StartIs::Stepping => Ready::Stepping,
+        StartIs::Running => Ready::Running,
+    };
     spec.policy.min_ranks = options.min_ranks.unwrap_or(options.ranks);
     spec.policy.checkpoint_dir = options.checkpoints.clone();
     spec.policy.in_memory_checkpoints = options.memory_every.map(InMemoryCheckpoints::every);
@@ -89,7 +93,12 @@ pub(crate) async fn run(options: &ManagerOptions, manager: &Manager) -> Result<J
         .resume(resume)
         .journal(options.common.dir.join(format!("log-{}", manager.epoch())))
         .build()?;
-    Ok(runtime.run_with_signals(LEAVE).await?)
+    let held = hold::while_unconfirmed(manager.engine_answers(), runtime.handle());
+    tokio::select! {
+        biased;
+        report = runtime.run_with_signals(LEAVE) => Ok(report?),
+        never = held => match never {},
+    }
 }
 
 /// Returns the first hosts that together have room for the ranks, or all that have room.

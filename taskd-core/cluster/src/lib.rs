@@ -18,9 +18,11 @@ mod session;
 mod settings;
 pub mod topology;
 mod wire;
+mod witness;
 
 pub use agent::{Agent, AgentBuilder, AgentError, OnLeaseEnd};
 pub use dial::Dial;
-pub use manager::{ClusterLauncher, Manager, ManagerError, ManagerService};
+pub use manager::{ClusterLauncher, Manager, ManagerError, ManagerService, VOTER_LABEL, VOTER_LOST_AFTER};
 pub use rendezvous::{Forwarder, PeerService};
 pub use settings::{ClusterSettings, SettingsError};
+pub use witness::Witness;

@@ -74,6 +74,7 @@ async fn serve(
         Ok(begun) => begun,
         Err(why) => return retry(why),
     };
+    shared.trouble.send_replace(None);
     let known = known(Some(&*session));
     let mut served = Served { shared, session, sender, lease: Duration::from_millis(welcome.lease_ms) };
     let silent_after = shared.settings.reconnect_after(served.lease);

@@ -4,6 +4,7 @@
 
 mod connection;
 mod lease;
+mod managers;
 mod running;
 mod search;
 mod serve;
@@ -15,6 +16,7 @@ use crate::rendezvous::Forwarder;
 use crate::security::SecurityContext;
 use crate::settings::{ClusterSettings, SettingsError};
 use lease::Lease;
+use managers::Managers;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
@@ -137,7 +139,7 @@ impl AgentBuilder {
             instance: instance(),
             begun: Moment::now(),
             launcher,
-            managers,
+            managers: Managers::new(managers),
             labels,
             settings,
             access,
@@ -148,6 +150,7 @@ impl AgentBuilder {
             fence: fence.filter(|_| on_lease_end == OnLeaseEnd::Stop),
             fenced: watch::Sender::new(0),
             connections: AtomicU64::new(0),
+            trouble: watch::Sender::new(None),
             ended: watch::Sender::new(None),
         };
         Ok(Agent { shared: Arc::new(shared), on_lease_end })
@@ -175,7 +178,7 @@ struct Shared {
     /// Moment from which the times in requests for leases count.
     begun: Moment,
     launcher: Arc<dyn Launcher>,
-    managers: Vec<String>,
+    managers: Managers,
     labels: BTreeMap<String, String>,
     settings: ClusterSettings,
     access: Access,
@@ -191,6 +194,8 @@ struct Shared {
     fenced: watch::Sender<u64>,
     /// Number of connections over which a manager has welcomed this agent.
     connections: AtomicU64,
+    /// Why the agent has no manager now.
+    trouble: watch::Sender<Option<String>>,
     /// Result of the job, once a manager has reported its end.
     ended: watch::Sender<Option<String>>,
 }
@@ -269,6 +274,12 @@ impl Agent {
         self.shared.ended.borrow().clone()
     }
 
+    /// Returns why the agent has no manager now, in one sentence; `None` while it has one, and before its first attempt.
+    #[must_use]
+    pub fn trouble(&self) -> Option<String> {
+        self.shared.trouble.borrow().clone()
+    }
+
     /// Returns the number of times that the host's lease ended and its processes were stopped.
     #[must_use]
     pub fn fenced(&self) -> u64 {
@@ -285,7 +296,7 @@ impl Agent {
 }
 
 /// Returns an identifier of this agent: its process id, and its time since the machine's start.
-fn instance() -> Name {
+pub(crate) fn instance() -> Name {
     static NUMBER: AtomicU64 = AtomicU64::new(0);
     let number = NUMBER.fetch_add(1, Ordering::Relaxed);
     let since_start = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);

@@ -50,6 +50,7 @@ impl Running {
                         }
                     }
                     Some(Special::End(result)) => _ = shared.ended.send_replace(Some(result)),
+                    Some(Special::Candidates(addresses)) => shared.managers.learn(addresses),
                     None => {}
                 }
                 answer

@@ -93,6 +93,7 @@ impl Search {
     /// Logs why there is no connection, once for each reason, and waits before the next address is dialled. `lasted` is true
     /// after a connection that has served for some time.
     pub(super) async fn pause(&mut self, address: &str, why: String, lasted: bool) {
+        self.shared.trouble.send_replace(Some(why.clone()));
         if why != self.logged {
             tracing::warn!(host = %self.shared.host, %address, %why, "the agent has no manager: it dials again");
             self.logged = why;
@@ -100,13 +101,12 @@ impl Search {
         self.pause = if lasted { RETRY.0 } else { (self.pause * 2).min(RETRY.1) };
         // Several addresses are dialled one after the other without a pause.
         if self.hints.is_empty() {
-            tokio::time::sleep(self.pause / u32::try_from(self.shared.managers.len()).unwrap_or(1)).await;
+            tokio::time::sleep(self.pause / u32::try_from(self.shared.managers.len()).unwrap_or(1).max(1)).await;
         }
     }
 
     fn next_address(&mut self) -> String {
-        let managers = &self.shared.managers;
-        let next = managers.get(self.dialled % managers.len().max(1)).cloned().unwrap_or_default();
+        let next = self.shared.managers.at(self.dialled);
         self.dialled = self.dialled.wrapping_add(1);
         next
     }

@@ -19,6 +19,8 @@ pub(super) enum Special {
     Keep(Duration),
     /// The job has ended, with this result in one sentence.
     End(String),
+    /// A later manager may answer at these addresses.
+    Candidates(Vec<String>),
 }
 
 /// Carries out a call, and returns its answer. A method that the agent does not know gets an answer that states that.
@@ -73,6 +75,10 @@ pub(super) async fn serve(
         }),
         method::JOB_END => read(&call.arguments).and_then(|result| {
             special = Some(Special::End(result));
+            value(Ok(()))
+        }),
+        method::CANDIDATES => read(&call.arguments).and_then(|addresses| {
+            special = Some(Special::Candidates(addresses));
             value(Ok(()))
         }),
         method::BEGIN_SHUTDOWN => read(&call.arguments).and_then(|grace| {

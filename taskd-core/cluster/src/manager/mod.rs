@@ -2,44 +2,46 @@
 //!
 //! It decides nothing about ranks: the runtime that holds its [`ClusterLauncher`] does.
 
+mod admit;
+mod candidates;
 mod completed;
+mod confirm;
 mod copies;
 mod host;
 mod launcher;
 mod proofs;
+mod reach;
 mod remote;
 mod service;
+mod standby;
+mod voters;
 mod watchdog;
 mod world;
 
 pub use launcher::ClusterLauncher;
 pub use service::ManagerService;
+pub use voters::{VOTER_LABEL, VOTER_LOST_AFTER};
 
 use crate::clock::Moment;
 use crate::consensus::{Candidate, Consensus, ConsensusError, Epoch};
-use crate::session::Outgoing;
 use crate::settings::{ClusterSettings, SettingsError};
-use crate::wire::proto::{ToAgent, Welcome, to_agent};
-use crate::wire::{VERSION, VERSION_MIN, common_version, encode, method};
+use crate::wire::{encode, method};
 use completed::Completed;
 use copies::Copies;
 use futures::future::join_all;
-use host::{Host, Session, Visibility};
+use host::{Host, Visibility};
 use proofs::{Proofs, Proven};
-use remote::RemoteLauncher;
-use service::Greeting;
+use standby::Standbys;
 use std::collections::BTreeMap;
 use std::fmt;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use taskd_runtime::job::NodeId;
 use taskd_runtime::kernel::Resume;
 use taskd_runtime::launch::{LaunchError, MultiHostLauncher};
-use tokio::sync::mpsc::UnboundedSender;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
-use tokio::time::{Instant, MissedTickBehavior, interval, timeout, timeout_at};
-use tonic::Status;
+use tokio::time::{Instant, timeout, timeout_at};
 use world::{Committed, WorldRecord};
 
 /// Maximum number of hosts of a job.
@@ -73,6 +75,14 @@ struct Inner {
     listed: watch::Sender<usize>,
     /// Moment at which the epoch was last known to be in force.
     anchor: watch::Sender<Option<Moment>>,
+    /// Moment at which the engine has last confirmed the epoch.
+    confirmed: watch::Sender<Moment>,
+    engine_answers: watch::Sender<bool>,
+    standbys: Option<Standbys>,
+    /// What was logged last about the standbys.
+    standbys_log: watch::Sender<Option<Result<(), String>>>,
+    /// Addresses at which a later manager may answer.
+    candidates: Mutex<Vec<String>>,
     /// Reason why the epoch is over, once it is.
     over: watch::Sender<Option<String>>,
     sessions: AtomicU64,
@@ -116,7 +126,10 @@ impl Manager {
         settings: ClusterSettings,
     ) -> Result<Manager, ManagerError> {
         settings.check()?;
+        let job = job.into();
+        service.standing().stands(&job);
         let epoch = consensus.campaign(candidate).await?;
+        service.standing().takes(epoch.0); // before the moment from which this manager's waiting times count
         let (anchor, elected) = (Moment::now(), Instant::now());
         let record = consensus.read().await?;
         let world = WorldRecord::read(&record.value).map_err(ManagerError::Record)?;
@@ -127,7 +140,7 @@ impl Manager {
         let (resume, expected) = (world.resume(), world.procs());
         let proofs = Mutex::new(Proofs::new(world.world.clone(), world.replicas.as_ref()));
         let inner = Arc::new(Inner {
-            job: job.into(),
+            job,
             epoch,
             settings,
             consensus,
@@ -140,11 +153,16 @@ impl Manager {
             completed: Completed::default(),
             listed: watch::Sender::new(0),
             anchor: watch::Sender::new(Some(anchor)),
+            confirmed: watch::Sender::new(anchor),
+            engine_answers: watch::Sender::new(true),
+            standbys: service.standbys(&candidate.address),
+            standbys_log: watch::Sender::new(None),
+            candidates: Mutex::default(),
             over: watch::Sender::new(None),
             sessions: AtomicU64::new(0),
         });
         let mut tasks = JoinSet::new();
-        tasks.spawn(confirm(Arc::clone(&inner)));
+        tasks.spawn(confirm::confirm(Arc::clone(&inner)));
         tasks.spawn(proofs::store(Arc::clone(&inner)));
         for (host, procs) in &expected {
             inner.fleet.expect(host, procs.iter().cloned());
@@ -187,6 +205,13 @@ impl Manager {
         hosts.values().map(|host| (host.name.clone(), host.peer(), host.labels())).collect()
     }
 
+    /// Returns whether the consensus engine answers, as it changes. While it does not, this manager makes no decision: the
+    /// caller pauses its runtime, so that no recovery uses up its attempts.
+    #[must_use]
+    pub fn engine_answers(&self) -> watch::Receiver<bool> {
+        self.inner.engine_answers.subscribe()
+    }
+
     /// Waits until the epoch of this manager is over. Returns the reason, in one sentence.
     pub async fn over(&self) -> String {
         self.inner.over().await.to_string()
@@ -226,21 +251,6 @@ impl Drop for Manager {
     }
 }
 
-/// Confirms the epoch again and again: each confirmation is the anchor of the leases that follow.
-async fn confirm(manager: Arc<Inner>) {
-    let mut ticks = interval(manager.settings.lease_interval);
-    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    loop {
-        ticks.tick().await;
-        let anchor = Moment::now();
-        match manager.consensus.confirm(manager.epoch).await {
-            Ok(()) => _ = manager.anchor.send_replace(Some(anchor)),
-            Err(error @ ConsensusError::Superseded { .. }) => return manager.end(&error.to_string()),
-            Err(error) => tracing::warn!(%error, "the manager is not confirmed: it makes no decision meanwhile"),
-        }
-    }
-}
-
 impl Inner {
     /// Returns an error if the epoch of this manager is over.
     fn in_office(&self) -> Result<(), LaunchError> {
@@ -275,75 +285,6 @@ impl Inner {
         hosts.values().for_each(|host| host.session().calls.end(why));
     }
 
-    /// Admits an agent: continues its session, or begins one. Returns its host, its session and the number of its connection.
-    fn admit(
-        self: &Arc<Self>,
-        greeting: Greeting,
-        sender: UnboundedSender<Outgoing>,
-    ) -> Result<(Arc<Host>, Arc<Session>, u64), Status> {
-        let Greeting { hello, host: name, introduction } = greeting;
-        let version = common_version(hello.version_min, hello.version_max).ok_or_else(|| {
-            Status::invalid_argument(format!(
-                "the agent speaks versions {} to {} of the protocol, and this manager {VERSION_MIN} to {VERSION}: install \
-                 the same release of taskd on both",
-                hello.version_min, hello.version_max
-            ))
-        })?;
-        if hello.job != self.job {
-            let text = format!("this is the manager of job {}, and the agent belongs to job {}", self.job, hello.job);
-            return Err(Status::permission_denied(text));
-        }
-        if hello.epoch > self.epoch.0 {
-            let text = format!("epoch {} is over: the agent has seen epoch {}", self.epoch, hello.epoch);
-            self.end(&text);
-            return Err(Status::aborted(text));
-        }
-        if let Some(why) = &*self.over.borrow() {
-            return Err(Status::unavailable(why.clone()));
-        }
-        let mut hosts = self.lock();
-        let known = hosts.get(&name).cloned();
-        let continued = known
-            .as_ref()
-            .map(|host| host.session())
-            .filter(|session| session.instance == hello.instance && session.id == hello.session);
-        if let Some((host, session)) = known.clone().zip(continued) {
-            drop(hosts);
-            let connection = welcome(self, version, &session, &sender, hello.received)?;
-            host.hear(Instant::now());
-            return Ok((host, session, connection));
-        }
-        if let Some(other) = known.as_ref().filter(|host| host.session().instance != hello.instance)
-            && *other.sight.borrow() == Visibility::Seen
-            && other.session().link.is_attached()
-        {
-            return Err(Status::invalid_argument(format!(
-                "an agent of {name} is connected already, from {}: give this host another name",
-                other.peer()
-            )));
-        }
-        if known.is_none() && hosts.len() >= HOSTS_MAX {
-            return Err(Status::resource_exhausted(format!("the job has {HOSTS_MAX} hosts, which is the limit")));
-        }
-        let id = self.sessions.fetch_add(1, Ordering::Relaxed) + 1;
-        let session = Session::new(id, hello.instance.clone(), self.epoch.0);
-        let connection = welcome(self, version, &session, &sender, 0)?;
-        let host = match known {
-            Some(host) => {
-                host.replace(Arc::clone(&session), introduction);
-                host.hear(Instant::now());
-                host
-            }
-            None => {
-                let host = Arc::new(Host::new(name.clone(), Arc::clone(&session), introduction, Instant::now()));
-                hosts.insert(name, Arc::clone(&host));
-                tokio::spawn(introduce(Arc::clone(self), Arc::clone(&host)));
-                host
-            }
-        };
-        Ok((host, session, connection))
-    }
-
     /// Removes a host that is silent after the end of its lease.
     fn lose(&self, host: &Arc<Host>, why: &str) {
         tracing::error!(host = %host.name, peer = %host.peer(), %why, "a host is lost");
@@ -370,43 +311,5 @@ impl Inner {
     }
 }
 
-/// Sends the Welcome of a session, then the frames that the agent does not have. Returns the number of the connection.
-fn welcome(
-    manager: &Inner,
-    version: u32,
-    session: &Session,
-    sender: &UnboundedSender<Outgoing>,
-    received: u64,
-) -> Result<u64, Status> {
-    let millis = |time: std::time::Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
-    let welcome = Welcome {
-        version,
-        epoch: manager.epoch.0,
-        session: session.id,
-        received: session.link.taken(),
-        lease_interval_ms: millis(manager.settings.lease_interval),
-        lease_ms: millis(manager.settings.lease),
-    };
-    let _ = sender.send(Ok(ToAgent { message: Some(to_agent::Message::Welcome(welcome)) }));
-    session.link.attach(sender.clone(), received).map_err(|end| {
-        session.calls.end(&end.0);
-        Status::aborted(end.0)
-    })
-}
-
-/// Adds the launcher of a new host to the fleet, and watches the host.
-async fn introduce(manager: Arc<Inner>, host: Arc<Host>) {
-    let launcher = RemoteLauncher { host: Arc::clone(&host), manager: Arc::clone(&manager) };
-    if let Err(error) = manager.fleet.add(launcher).await {
-        tracing::warn!(host = %host.name, %error, "the processes of a host cannot be listed: it is not admitted");
-        manager.lock().remove(&host.name);
-        return host.session().calls.end(&format!("the processes of this host cannot be listed: {error}"));
-    }
-    manager.listed.send_modify(|listed| *listed += 1);
-    let over = manager.over();
-    tokio::select! {
-        biased;
-        _ = over => {}
-        () = watchdog::watch(manager, host) => {}
-    }
-}
+#[cfg(test)]
+mod tests;

@@ -18,6 +18,8 @@ pub(crate) mod method {
     pub(crate) const DETACH: &str = "launcher.detach";
     /// The job has ended: the agent ends.
     pub(crate) const JOB_END: &str = "job.end";
+    /// Addresses at which a later manager may answer.
+    pub(crate) const CANDIDATES: &str = "job.candidates";
     pub(crate) const BEGIN_SHUTDOWN: &str = "launcher.begin_shutdown";
 }
 

@@ -1,10 +1,12 @@
 //! The launcher of a host, called over real connections, keeps the contract of launchers: also when connections break in the
 //! middle of calls, and when the manager changes.
 
+mod bad_input;
 mod cluster;
 mod lease;
 mod pausable;
 mod returns;
+mod standbys;
 mod without_lease;
 
 use cluster::{Cluster, Owner, PATIENCE, Proxy, agent};

@@ -8,13 +8,15 @@ use tonic::Status;
 
 impl Inner {
     /// Verifies that the address of a new host can be connected to from here: ranks of other hosts may need it later. The
-    /// address that the manager sees by itself needs no check.
+    /// address that the manager sees by itself needs no check, and an agent that an earlier manager has admitted gets none:
+    /// its lease must not end while it waits.
     ///
     /// # Errors
     /// The agent gets the reason, and tries again.
     pub(super) async fn check_reach(&self, greeting: &Greeting) -> Result<(), Status> {
         let stated = &greeting.hello.peer_address;
-        if stated.is_empty() || stated.starts_with(':') || self.lock().contains_key(&greeting.host) {
+        let is_new = greeting.hello.epoch == 0 && !self.lock().contains_key(&greeting.host);
+        if !is_new || stated.is_empty() || stated.starts_with(':') {
             return Ok(());
         }
         let within = self.settings.connect_within;

@@ -114,8 +114,7 @@ pub(crate) async fn etcd_stopped() {
     let resumed = Instant::now();
     job.until("rank 2 is replaced", || job.pids(2).last().filter(|pid| **pid != before[2]).map(|_| ())).await;
     println!("etcd was stopped for {stopped:?}; rank 2 is replaced {:.1} s later", resumed.elapsed().as_secs_f64());
-    let after = job.trains(3, STEPS).await;
-    assert_eq!(after[..2], before[..2], "no other rank was stopped");
+    job.trains(3, STEPS).await; // a plain script has no state to keep: its recovery starts all ranks again
 
     let (manager, elections) = job.manager().filter(|(_, number)| *number >= elections).unwrap();
     let lost = Instant::now();

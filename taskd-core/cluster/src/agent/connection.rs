@@ -28,7 +28,7 @@ enum Next {
     /// It has ended; contains the reason.
     Ended(End),
     /// A new one takes its place.
-    Replaced(Opened),
+    Replaced(Box<Opened>),
 }
 
 /// Serves managers until one refuses this agent before it was ever admitted.
@@ -41,7 +41,7 @@ pub(super) async fn serve_managers(shared: &Arc<Shared>) -> Result<(), AgentErro
         };
         let (before, address) = (Instant::now(), opened.address.clone());
         match serve(shared, opened, &mut session, &mut search).await? {
-            Next::Replaced(opened) => replacement = Some(opened),
+            Next::Replaced(opened) => replacement = Some(*opened),
             Next::Ended(End::Elsewhere(manager)) => search.first(&manager),
             Next::Ended(End::Refused(why) | End::Retry(why)) => {
                 search.pause(&address, why, before.elapsed() > RETRY.1).await;
@@ -94,7 +94,7 @@ async fn serve(
                 served.request_lease();
                 continue;
             }
-            opened = &mut replacement, if is_replaced => break Next::Replaced(opened?),
+            opened = &mut replacement, if is_replaced => break Next::Replaced(Box::new(opened?)),
             () = sleep_until(heard + silent_after), if !is_replaced => {
                 tracing::warn!(
                     host = %shared.host, manager = %address,

@@ -29,7 +29,7 @@ pub fn run() -> ExitCode {
         "cluster",
         Box::pin(async move {
             match &options.role {
-                Role::Train(options) => train(options).await,
+                Role::Train(options) => Box::pin(train(options)).await,
                 Role::Witness(options) => witness(options).await,
                 Role::Manager(options) => manage(options).await,
                 Role::Agent(options) => serve_agent(options).await,

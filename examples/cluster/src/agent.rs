@@ -1,6 +1,7 @@
 //! The agent of a host: its launcher with PyTorch's part, and the service at which other agents connect.
 
 use crate::options::{AgentOptions, Common};
+use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
@@ -35,6 +36,8 @@ pub struct HostAgent {
     pub security: SecurityContext,
     /// What connects this host's ranks to the store on another host.
     pub forwarder: Forwarder,
+    /// Labels of the host, which its managers get.
+    pub labels: BTreeMap<String, String>,
     local: Arc<LocalLauncher>,
     torch: TorchLauncher<Arc<LocalLauncher>>,
     common: Common,
@@ -61,7 +64,8 @@ impl HostAgent {
         let torch = Torch::default().master_addr("127.0.0.1"); // the agent forwards to the store
         let torch = TorchLauncher::with_framework(Arc::clone(&local), dir.join("torch"), torch);
         let torch = torch.forwarder(Arc::new(forwarder.clone()));
-        Ok(HostAgent { host, security, forwarder, local, torch, common: common.clone() })
+        let labels = common.labels();
+        Ok(HostAgent { host, security, forwarder, labels, local, torch, common: common.clone() })
     }
 
     /// Serves the job's managers until `stop` is cancelled; then stops the processes of this host, and leaves the job.
@@ -69,7 +73,7 @@ impl HostAgent {
     /// # Errors
     /// Those of [`Agent::run`].
     pub async fn run(self, managers: &[String], peer_address: String, stop: CancellationToken) -> Result<(), Failure> {
-        let HostAgent { host, security, forwarder, local, torch, common } = self;
+        let HostAgent { host, security, forwarder, labels, local, torch, common } = self;
         let mut agent = Agent::builder(common.job.clone(), host, torch, &security).settings(common.settings());
         agent = agent.fence(Arc::<LocalLauncher>::clone(&local)); // for an agent that is stopped or killed
         // Records stay on this host: they are reduced here, and the manager gets facts. It can fetch records later.
@@ -80,7 +84,7 @@ impl HostAgent {
         for manager in managers {
             agent = agent.manager(manager);
         }
-        for (name, value) in &common.label {
+        for (name, value) in labels {
             agent = agent.label(name, value);
         }
         if let Some(node_rank) = common.node_rank {

@@ -3,6 +3,8 @@
 
 mod agent;
 mod elastic;
+mod engine;
+mod hold;
 pub mod hosts;
 mod manager;
 mod options;
@@ -11,11 +13,15 @@ pub mod shards;
 mod shown;
 mod train;
 pub mod training;
+mod witness;
 
 pub use agent::{HostAgent, serve_agent};
 pub use manager::manage;
-pub use options::{AgentOptions, HostRange, ManagerOptions, Options, Role, TrainOptions};
+pub use options::{
+    AgentOptions, EngineOptions, HostRange, ManagerOptions, Options, Role, StartIs, TrainOptions, WitnessOptions,
+};
 pub use train::train;
+pub use witness::witness;
 
 use std::process::ExitCode;
 use taskd_examples::program;
@@ -28,7 +34,8 @@ pub fn run() -> ExitCode {
         "cluster",
         Box::pin(async move {
             match &options.role {
-                Role::Train(options) => train(options).await,
+                Role::Train(options) => Box::pin(train(options)).await,
+                Role::Witness(options) => witness(options).await,
                 Role::Manager(options) => manage(options).await,
                 Role::Agent(options) => serve_agent(options).await,
             }
@@ -41,5 +48,12 @@ pub fn run() -> ExitCode {
 #[must_use]
 pub fn run_if_role() -> Option<ExitCode> {
     let first = std::env::args().nth(1);
-    first.is_some_and(|word| word == "train" || word == "manager" || word == "agent").then(run)
+    first.is_some_and(|word| ["train", "witness", "manager", "agent"].contains(&&*word)).then(run)
+}
+
+/// Runs this process as the witness of a job, as its command line states.
+#[must_use]
+pub fn run_witness() -> ExitCode {
+    let options: WitnessOptions = program::options();
+    program::run("taskd-witness", Box::pin(async move { witness(&options).await }))
 }

@@ -2,7 +2,8 @@
 
 use crate::agent::HostAgent;
 use crate::elastic;
-use crate::options::ManagerOptions;
+use crate::hold;
+use crate::options::{ManagerOptions, StartIs};
 use crate::shown;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -73,7 +74,10 @@ pub(crate) async fn run(options: &ManagerOptions, manager: &Manager) -> Result<J
         false => (fixed(options, manager, resume.is_some()).await?, None),
     };
     let mut spec = with_store(spec, &StoreProgram::ReexecSelf)?;
-    spec.policy.ready = Ready::Stepping;
+    spec.policy.ready = match options.start_is {
+        StartIs::Stepping => Ready::Stepping,
+        StartIs::Running => Ready::Running,
+    };
     spec.policy.checkpoint_dir = options.checkpoints.clone();
     spec.policy.in_memory_checkpoints = options.memory_every.map(InMemoryCheckpoints::every);
     let runtime = Runtime::builder()
@@ -85,7 +89,12 @@ pub(crate) async fn run(options: &ManagerOptions, manager: &Manager) -> Result<J
         .resume(resume)
         .journal(options.common.dir.join(format!("log-{}", manager.epoch())))
         .build()?;
-    let report = runtime.run_with_signals(LEAVE).await;
+    let held = hold::while_unconfirmed(manager.engine_answers(), runtime.handle());
+    let report = tokio::select! {
+        biased;
+        report = runtime.run_with_signals(LEAVE) => report,
+        never = held => match never {},
+    };
     shown::facts(&manager.hosts());
     if let Some(dir) = &options.records {
         shown::fetch_records(manager, dir).await;

@@ -1,6 +1,7 @@
 //! The options of the program.
 
-use clap::{Args, Parser, Subcommand};
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 use std::num::NonZeroU64;
 use std::path::PathBuf;
@@ -21,8 +22,10 @@ pub struct Options {
 /// What a process is.
 #[derive(Debug, Subcommand)]
 pub enum Role {
-    /// A host of a job that survives the loss of any host: three or five hosts vote on the manager.
+    /// A host of a job that survives the loss of any host: the manager is elected.
     Train(TrainOptions),
+    /// A voter without ranks on a third machine, for jobs of two hosts.
+    Witness(WitnessOptions),
     /// The manager of the job, together with the agent of its host. The job ends with it.
     Manager(ManagerOptions),
     /// The agent of a host.
@@ -56,6 +59,9 @@ pub struct Common {
     /// Milliseconds for which a host may train without contact to a manager that is in office.
     #[arg(long, default_value_t = 1700, value_parser = number::<u64>(700, 600_000))]
     pub lease_ms: u64,
+    /// Milliseconds without a message after which a host is out of sight, and connects again.
+    #[arg(long, default_value_t = 500, value_parser = number::<u64>(450, 300_000))]
+    pub silent_ms: u64,
 }
 
 /// Options of the manager.
@@ -106,6 +112,9 @@ pub struct ManagerOptions {
     /// the hosts.
     #[arg(long)]
     pub records: Option<PathBuf>,
+    /// When the start of a rank is complete: `running` for programs that report no training steps.
+    #[arg(long, value_enum, default_value_t = StartIs::Stepping)]
+    pub start_is: StartIs,
     /// Prints the report of the job as one line of JSON at the end.
     #[arg(long)]
     pub json: bool,
@@ -117,9 +126,9 @@ pub struct ManagerOptions {
 /// Options of a host of a job without a fixed manager.
 #[derive(Clone, Debug, Args)]
 pub struct TrainOptions {
-    /// The hosts that vote, `HOST=ADDRESS:PORT` each: three or five, the same list on every host.
-    #[arg(long, required = true, value_delimiter = ',')]
-    pub voters: Vec<String>,
+    /// How the manager is elected.
+    #[command(flatten)]
+    pub engine: EngineOptions,
     /// Options of the job.
     #[command(flatten)]
     pub job: ManagerOptions,
@@ -165,6 +174,58 @@ impl FromStr for HostRange {
     }
 }
 
+/// When the start of a rank is complete.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum StartIs {
+    /// It has completed a training step.
+    Stepping,
+    /// Its process runs.
+    Running,
+}
+
+/// The consensus engine of a job: one of three. All hosts are started with the same options.
+#[derive(Clone, Debug, Args)]
+#[group(id = "engine", required = true, multiple = true)]
+pub struct EngineOptions {
+    /// Embedded engine: the hosts that vote, `HOST=ADDRESS:PORT` each: three or five, with a witness two or four. A voter
+    /// whose host is lost is replaced by another host of the job.
+    #[arg(long, value_delimiter = ',', conflicts_with_all = ["etcd", "single", "candidates"])]
+    pub voters: Vec<String>,
+    /// Embedded engine: the voter without ranks, `HOST=ADDRESS:PORT`, which `taskd-witness` runs.
+    #[arg(long, requires = "voters")]
+    pub witness: Option<String>,
+    /// etcd engine: URIs of the members of an etcd, such as http://10.0.0.1:2379.
+    #[arg(long, value_delimiter = ',', requires = "candidates", conflicts_with = "single")]
+    pub etcd: Vec<String>,
+    /// etcd engine: the hosts that can become manager, `HOST=ADDRESS:PORT` each.
+    #[arg(long, value_delimiter = ',', requires = "etcd")]
+    pub candidates: Vec<String>,
+    /// No standby: the host that is the manager, `HOST=ADDRESS:PORT`. The job ends with it.
+    #[arg(long)]
+    pub single: Option<String>,
+}
+
+/// Options of a witness.
+#[derive(Clone, Debug, Parser)]
+#[command(name = "taskd-witness")]
+pub struct WitnessOptions {
+    /// Name of the job.
+    #[arg(long, default_value = "job")]
+    pub job: String,
+    /// The voters of the job, as its hosts are started with.
+    #[arg(long, value_delimiter = ',', required = true)]
+    pub voters: Vec<String>,
+    /// This witness, `HOST=ADDRESS:PORT`, as the hosts are started with. It listens at this address.
+    #[arg(long)]
+    pub witness: String,
+    /// Directory of the witness's store.
+    #[arg(long)]
+    pub dir: PathBuf,
+    /// Milliseconds of the hosts' leases, from which the times of elections follow: as the hosts are started with.
+    #[arg(long, default_value_t = 1700, value_parser = number::<u64>(700, 600_000))]
+    pub lease_ms: u64,
+}
+
 fn label(text: &str) -> Result<(String, String), String> {
     match text.split_once('=').filter(|(name, _)| !name.is_empty()) {
         Some((name, value)) => Ok((name.to_owned(), value.to_owned())),
@@ -173,9 +234,16 @@ fn label(text: &str) -> Result<(String, String), String> {
 }
 
 impl Common {
+    /// Returns the labels of the host.
+    #[must_use]
+    pub fn labels(&self) -> BTreeMap<String, String> {
+        self.label.iter().cloned().collect()
+    }
+
     /// Returns the times of leases.
     #[must_use]
     pub fn settings(&self) -> ClusterSettings {
-        ClusterSettings::default().with_lease(Duration::from_millis(self.lease_ms))
+        let [lease, silent_after] = [self.lease_ms, self.silent_ms].map(Duration::from_millis);
+        ClusterSettings::default().with_lease(lease).with_silent_after(silent_after)
     }
 }

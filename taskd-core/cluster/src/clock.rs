@@ -72,6 +72,11 @@ impl Moment {
         Some(Moment { steady, since_boot: self.since_boot.checked_sub(earlier)? })
     }
 
+    /// Returns true if this moment is after the other by any clock.
+    pub(crate) fn is_after(&self, other: Moment) -> bool {
+        self.steady > other.steady || self.since_boot > other.since_boot
+    }
+
     /// Returns the later of two moments, by each clock.
     pub(crate) fn later(&self, other: Moment) -> Moment {
         Moment { steady: self.steady.max(other.steady), since_boot: self.since_boot.max(other.since_boot) }

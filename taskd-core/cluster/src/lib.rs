@@ -7,6 +7,7 @@
 //! - [`topology`]: the fault and network domains of hosts, and the choices that depend on them. Pure.
 
 mod agent;
+#[cfg_attr(not(feature = "test-util"), allow(dead_code, unreachable_pub, reason = "only a simulation names them"))]
 mod checks;
 mod clock;
 mod clock_offset;
@@ -24,6 +25,7 @@ mod session;
 mod settings;
 pub mod topology;
 mod wire;
+mod witness;
 
 pub use agent::{Agent, AgentBuilder, AgentError, OnLeaseEnd};
 #[cfg(feature = "test-util")]
@@ -36,8 +38,9 @@ pub use clock_offset::ClockOffset;
 pub use dial::Dial;
 pub use manager::{
     ClusterLauncher, ClusterSource, FactCounts, FetchedRecords, FirstWorld, HostStatus, Manager, ManagerError,
-    ManagerService, Membership, Places, RecordsError, RecordsRequest, RelayCounts,
+    ManagerService, Membership, Places, RecordsError, RecordsRequest, RelayCounts, VOTER_LABEL, VOTER_LOST_AFTER,
 };
 pub use rendezvous::{Forwarder, PeerService};
 pub use settings::{ClusterSettings, SettingsError};
 pub use wire::VERSION as PROTOCOL_VERSION;
+pub use witness::Witness;

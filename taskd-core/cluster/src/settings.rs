@@ -172,8 +172,14 @@ impl ClusterSettings {
         self
     }
 
-    /// Returns the time after the anchor of a host's last grant from which no process of the host runs any more: the
-    /// lease by
+    /// Returns the time without a confirmation after which the consensus engine counts as unavailable, and the time limit
+    /// of a standby's statement: a third of the lease, so that a statement of all standbys extends the leases in time.
+    #[must_use]
+    pub fn engine_silent_after(&self) -> Duration {
+        self.lease / 3
+    }
+
+    /// Returns the time after the anchor of a host's last grant from which no process of the host runs any more: the lease by
     /// the slowest clock, and the time to stop.
     #[must_use]
     pub fn replace_after(&self) -> Duration {

@@ -20,7 +20,7 @@ fn ranks_of_a_lost_host_find_their_copies_on_another_host() {
     let found = lines().find_map(|line| line.get("found").cloned()).unwrap_or_else(|| panic!("{stdout}{stderr}"));
 
     let lost = &found["lost_host"];
-    assert_eq!(lost["whole"], json!([[true, true, true, true]; 3]), "{lost:#}");
+    assert_eq!(lost["whole"], json!([[true; 4]].repeat(3)), "{lost:#}");
     let held = [2, 3, 1, 0].map(|rank| json!({"alone": 0, "held": [[rank, 20], [rank, 30]]}));
     assert_eq!(lost["answers"], json!(held), "rank 3 has the copies of rank 0, rank 2 those of rank 1");
     assert_eq!((&lost["steps"], &lost["from"]), (&json!([20, 30]), &json!({"0": 3, "1": 2})), "{lost:#}");

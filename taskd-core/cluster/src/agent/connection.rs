@@ -84,6 +84,7 @@ async fn serve(
         Ok(begun) => begun,
         Err(why) => return retry(why),
     };
+    shared.trouble.send_replace(None);
     let known = known(Some(&*session));
     let lease = shared.settings.lasts(Duration::from_millis(welcome.lease_ms));
     let mut served = Served { shared, session, sender, lease, granted: Granted::default() };

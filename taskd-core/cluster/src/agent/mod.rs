@@ -6,6 +6,7 @@
 mod connection;
 mod lease;
 mod leave;
+mod managers;
 mod once;
 mod outbox;
 mod records;
@@ -25,6 +26,7 @@ use crate::security::SecurityContext;
 use crate::settings::{ClusterSettings, SettingsError};
 use crate::wire::VERSION;
 use lease::Lease;
+use managers::Managers;
 pub(crate) use sources::SOURCES_MAX;
 use sources::Sources;
 use std::collections::BTreeMap;
@@ -217,7 +219,7 @@ impl AgentBuilder {
             launcher,
             sources: Arc::new(Sources::new(sources, begun)),
             records,
-            managers,
+            managers: Managers::new(managers),
             labels,
             settings,
             access,
@@ -230,6 +232,7 @@ impl AgentBuilder {
             fence: fence.filter(|_| on_lease_end == OnLeaseEnd::Stop),
             fenced: watch::Sender::new(0),
             connections: AtomicU64::new(0),
+            trouble: watch::Sender::new(None),
             ended: watch::Sender::new(None),
             refused: watch::Sender::new(None),
             leaves: watch::Sender::new(Leaving::No),
@@ -262,7 +265,7 @@ struct Shared {
     sources: Arc<Sources>,
     /// Directory of the ranks' records.
     records: Option<PathBuf>,
-    managers: Vec<String>,
+    managers: Managers,
     labels: BTreeMap<String, String>,
     settings: ClusterSettings,
     access: Access,
@@ -282,6 +285,8 @@ struct Shared {
     fenced: watch::Sender<u64>,
     /// Number of connections over which a manager has welcomed this agent.
     connections: AtomicU64,
+    /// Why the agent has no manager now.
+    trouble: watch::Sender<Option<String>>,
     /// Result of the job, once a manager has reported its end.
     ended: watch::Sender<Option<String>>,
     /// Reason why the host cannot take part in the job, once a manager has reported one.
@@ -405,6 +410,12 @@ impl Agent {
         self.shared.ended.borrow().clone()
     }
 
+    /// Returns why the agent has no manager now, in one sentence; `None` while it has one, and before its first attempt.
+    #[must_use]
+    pub fn trouble(&self) -> Option<String> {
+        self.shared.trouble.borrow().clone()
+    }
+
     /// Returns the number of times that the host's lease ended and its processes were stopped.
     #[must_use]
     pub fn fenced(&self) -> u64 {
@@ -421,7 +432,7 @@ impl Agent {
 }
 
 /// Returns an identifier of this agent: its process id, and its time since the machine's start.
-fn instance() -> Name {
+pub(crate) fn instance() -> Name {
     static NUMBER: AtomicU64 = AtomicU64::new(0);
     let number = NUMBER.fetch_add(1, Ordering::Relaxed);
     let since_start = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);

@@ -133,6 +133,7 @@ async fn carry_out(shared: &Shared, call: &Call) -> Answer {
             }
         }
         Some(Special::End(result)) => _ = shared.ended.send_replace(Some(result)),
+        Some(Special::Candidates(addresses)) => shared.managers.learn(addresses),
         Some(Special::Refuse(why)) => _ = shared.refused.send_replace(Some(why)),
         None => {}
     }

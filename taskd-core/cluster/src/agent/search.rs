@@ -89,7 +89,7 @@ impl Search {
     /// Returns [`AgentError::Refused`] if a manager refuses this agent before it was ever admitted.
     pub(super) async fn welcomed(&mut self, known: &Known) -> Result<Opened, AgentError> {
         let hints = std::mem::take(&mut self.hints).into_iter().map(|address| (address, false));
-        let listed = self.shared.managers.iter().map(|address| (address.clone(), true));
+        let listed = self.shared.managers.all().into_iter().map(|address| (address, true));
         let all: Vec<(String, bool)> = listed.chain(hints).collect();
         let mut attempts: FuturesUnordered<_> =
             all.into_iter().map(|(address, repeats)| self.attempt(address, repeats, None, known)).collect();
@@ -100,7 +100,7 @@ impl Search {
             };
             match end {
                 End::Refused(why) if !self.admitted => return Err(AgentError::Refused(why)),
-                End::Elsewhere(manager) if self.shared.managers.contains(&manager) => {} // it is dialled already
+                End::Elsewhere(manager) if self.shared.managers.all().contains(&manager) => {} // it is dialled already
                 End::Elsewhere(manager) if manager != address && attempts.len() < self.attempts_max() => {
                     attempts.push(self.attempt(manager, false, None, known));
                 }
@@ -167,6 +167,7 @@ impl Search {
 
     /// Logs why there is no connection, once for each reason.
     fn log(&mut self, address: &str, why: String) {
+        self.shared.trouble.send_replace(Some(why.clone()));
         if why != self.logged {
             tracing::warn!(host = %self.shared.host, %address, %why, "the agent has no manager: it dials again");
             self.logged = why;

@@ -23,6 +23,8 @@ pub(super) enum Special {
     End(String),
     /// The host cannot take part in the job, for this reason.
     Refuse(String),
+    /// A later manager may answer at these addresses.
+    Candidates(Vec<String>),
 }
 
 /// Carries out a call, and returns its answer. A method that the agent does not know gets an answer that states that.
@@ -56,6 +58,10 @@ pub(super) async fn serve(shared: &Shared, call: &Call) -> (Answer, Option<Speci
         }),
         method::REFUSE => read(&call.arguments).and_then(|why| {
             special = Some(Special::Refuse(why));
+            value(Ok(()))
+        }),
+        method::CANDIDATES => read(&call.arguments).and_then(|addresses| {
+            special = Some(Special::Candidates(addresses));
             value(Ok(()))
         }),
         method::BEGIN_SHUTDOWN => read(&call.arguments).and_then(|grace| {

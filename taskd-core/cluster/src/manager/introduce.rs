@@ -19,6 +19,7 @@ pub(super) async fn introduce(manager: Arc<Inner>, host: Arc<Host>) {
     host.set_listed();
     manager.listed.send_modify(|listed| *listed += 1);
     manager.changed.notify_one();
+    manager.send_candidates(&host.session());
     let over = manager.over();
     tokio::select! {
         biased;

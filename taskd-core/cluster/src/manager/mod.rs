@@ -2,9 +2,12 @@
 //!
 //! It decides nothing about ranks: the runtime that holds its [`ClusterLauncher`] does.
 
+mod admit;
 mod arrivals;
 mod broadcast;
+mod candidates;
 mod completed;
+mod confirm;
 mod confirmed;
 mod copies;
 mod facts;
@@ -15,10 +18,13 @@ mod introduce;
 mod launcher;
 mod members;
 mod proofs;
+mod reach;
 mod records;
 mod remote;
 mod service;
 mod source;
+mod standby;
+mod voters;
 mod watchdog;
 mod world;
 
@@ -30,35 +36,32 @@ pub use members::{FirstWorld, Membership, Places};
 pub use records::{FetchedRecords, RecordsError, RecordsRequest};
 pub use service::ManagerService;
 pub use source::ClusterSource;
+pub use voters::{VOTER_LABEL, VOTER_LOST_AFTER};
 
-use crate::checks::Check;
 use crate::clock::Moment;
 use crate::consensus::{Candidate, Consensus, ConsensusError, Epoch};
-use crate::session::{Outgoing, Request};
+use crate::session::Request;
 use crate::settings::{ClusterSettings, SettingsError};
-use crate::wire::{VERSION, VERSION_MIN, common_version, encode, method};
+use crate::wire::{encode, method};
 use broadcast::Broadcasts;
 use bytes::Bytes;
 use completed::Completed;
 use copies::Copies;
 use futures::future::join_all;
-use host::{Host, Session, Visibility};
-use introduce::introduce;
+use host::Host;
 use members::Members;
 use proofs::{Proofs, Proven};
-use service::Greeting;
+use standby::Standbys;
 use std::collections::BTreeMap;
 use std::fmt;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use taskd_runtime::job::{NodeId, World};
 use taskd_runtime::kernel::Resume;
 use taskd_runtime::launch::{LaunchError, MultiHostLauncher};
-use tokio::sync::mpsc::UnboundedSender;
 use tokio::sync::{Notify, watch};
 use tokio::task::JoinSet;
-use tokio::time::{Instant, MissedTickBehavior, interval, timeout, timeout_at};
-use tonic::Status;
+use tokio::time::{Instant, timeout, timeout_at};
 use world::{Committed, WorldRecord};
 
 /// Maximum number of hosts of a job.
@@ -96,6 +99,14 @@ struct Inner {
     changed: Notify,
     /// Moment at which the epoch was last known to be in force.
     anchor: watch::Sender<Option<Moment>>,
+    /// Moment at which the engine has last confirmed the epoch.
+    confirmed: watch::Sender<Moment>,
+    engine_answers: watch::Sender<bool>,
+    standbys: Option<Standbys>,
+    /// What was logged last about the standbys.
+    standbys_log: watch::Sender<Option<Result<(), String>>>,
+    /// Addresses at which a later manager may answer.
+    candidates: Mutex<Vec<String>>,
     /// Reason why the epoch is over, once it is.
     over: watch::Sender<Option<String>>,
     sessions: AtomicU64,
@@ -149,11 +160,14 @@ impl Manager {
         settings: ClusterSettings,
     ) -> Result<Manager, ManagerError> {
         settings.check()?;
+        let job = job.into();
+        service.standing().stands(&job);
         let epoch = tokio::select! {
             biased;
             epoch = consensus.campaign(candidate) => epoch?,
             never = service.follow(&*consensus, candidate) => match never {},
         };
+        service.standing().takes(epoch.0); // before the moment from which this manager's waiting times count
         let (anchor, elected) = (Moment::now(), Instant::now());
         let record = consensus.read().await?;
         let world = WorldRecord::read(&record.value).map_err(ManagerError::Record)?;
@@ -165,7 +179,7 @@ impl Manager {
         let proofs = Mutex::new(Proofs::new(world.world.clone(), world.replicas.as_ref()));
         let (broadcasts, submissions) = Broadcasts::new(settings.relay_fanout);
         let inner = Arc::new(Inner {
-            job: job.into(),
+            job,
             epoch,
             settings,
             consensus,
@@ -180,6 +194,11 @@ impl Manager {
             members: OnceLock::new(),
             changed: Notify::new(),
             anchor: watch::Sender::new(Some(anchor)),
+            confirmed: watch::Sender::new(anchor),
+            engine_answers: watch::Sender::new(true),
+            standbys: service.standbys(&candidate.address),
+            standbys_log: watch::Sender::new(None),
+            candidates: Mutex::default(),
             over: watch::Sender::new(None),
             sessions: AtomicU64::new(0),
             begun: anchor,
@@ -189,7 +208,7 @@ impl Manager {
         });
         let mut tasks = JoinSet::new();
         tasks.spawn(broadcast::send(Arc::downgrade(&inner), submissions));
-        tasks.spawn(confirm(Arc::clone(&inner)));
+        tasks.spawn(confirm::confirm(Arc::clone(&inner)));
         tasks.spawn(proofs::store(Arc::clone(&inner)));
         for (host, procs) in &expected {
             inner.fleet.expect(host, procs.iter().cloned());
@@ -223,6 +242,13 @@ impl Manager {
         let mut listed = self.inner.listed.subscribe();
         let _ = timeout_at(deadline, listed.wait_for(|listed| *listed >= hosts)).await;
         *listed.borrow()
+    }
+
+    /// Returns whether the consensus engine answers, as it changes. While it does not, this manager makes no decision: the
+    /// caller pauses its runtime, so that no recovery uses up its attempts.
+    #[must_use]
+    pub fn engine_answers(&self) -> watch::Receiver<bool> {
+        self.inner.engine_answers.subscribe()
     }
 
     /// Waits until the epoch of this manager is over. Returns the reason, in one sentence.
@@ -266,21 +292,6 @@ impl Drop for Manager {
     }
 }
 
-/// Confirms the epoch again and again: each confirmation is the anchor of the leases that follow.
-async fn confirm(manager: Arc<Inner>) {
-    let mut ticks = interval(manager.settings.confirm_interval());
-    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    loop {
-        ticks.tick().await;
-        let anchor = Moment::now();
-        match manager.consensus.confirm(manager.epoch).await {
-            Ok(()) => _ = manager.anchor.send_replace(Some(anchor)),
-            Err(error @ ConsensusError::Superseded { .. }) => return manager.end(&error.to_string()),
-            Err(error) => tracing::warn!(%error, "the manager is not confirmed: it makes no decision meanwhile"),
-        }
-    }
-}
-
 impl Inner {
     /// Returns an error if the epoch of this manager is over.
     fn in_office(&self) -> Result<(), LaunchError> {
@@ -315,76 +326,6 @@ impl Inner {
         hosts.values().for_each(|host| host.session().calls.end(why));
     }
 
-    /// Admits an agent: continues its session, or begins one. Returns its host, its session and the number of its connection.
-    fn admit(
-        self: &Arc<Self>,
-        greeting: Greeting,
-        sender: UnboundedSender<Outgoing>,
-    ) -> Result<(Arc<Host>, Arc<Session>, u64), Status> {
-        let Greeting { hello, host: name, introduction } = greeting;
-        let version = common_version(hello.version_min, hello.version_max).ok_or_else(|| {
-            Status::invalid_argument(format!(
-                "the agent speaks versions {} to {} of the protocol, and this manager {VERSION_MIN} to {VERSION}: install \
-                 the same release of taskd on both",
-                hello.version_min, hello.version_max
-            ))
-        })?;
-        if hello.job != self.job {
-            let text = format!("this is the manager of job {}, and the agent belongs to job {}", self.job, hello.job);
-            return Err(Status::permission_denied(text));
-        }
-        if hello.epoch > self.epoch.0 && self.settings.checks.has(Check::Epoch) {
-            let text = format!("epoch {} is over: the agent has seen epoch {}", self.epoch, hello.epoch);
-            self.end(&text);
-            return Err(Status::aborted(text));
-        }
-        if let Some(why) = &*self.over.borrow() {
-            return Err(Status::unavailable(why.clone()));
-        }
-        let mut hosts = self.lock();
-        let known = hosts.get(&name).cloned();
-        let continued = known
-            .as_ref()
-            .map(|host| host.session())
-            .filter(|session| session.instance == hello.instance && session.id == hello.session);
-        if let Some((host, session)) = known.clone().zip(continued) {
-            drop(hosts);
-            let connection = session.welcome((self.epoch.0, &self.settings), &sender, hello.received)?;
-            host.hear(Instant::now());
-            return Ok((host, session, connection));
-        }
-        if let Some(other) = known.as_ref().filter(|host| host.session().instance != hello.instance)
-            && *other.sight.borrow() == Visibility::Seen
-            && other.session().link.is_attached()
-        {
-            return Err(Status::invalid_argument(format!(
-                "an agent of {name} is connected already, from {}: give this host another name",
-                other.peer()
-            )));
-        }
-        if known.is_none() && hosts.len() >= HOSTS_MAX {
-            return Err(Status::resource_exhausted(format!("the job has {HOSTS_MAX} hosts, which is the limit")));
-        }
-        let id = self.sessions.fetch_add(1, Ordering::Relaxed) + 1;
-        let session = Session::new(id, hello.instance.clone(), self.epoch.0, version);
-        let connection = session.welcome((self.epoch.0, &self.settings), &sender, 0)?;
-        let host = match known {
-            Some(host) => {
-                host.replace(Arc::clone(&session), introduction);
-                host.hear(Instant::now());
-                self.changed.notify_one();
-                host
-            }
-            None => {
-                let host = Arc::new(Host::new(name.clone(), Arc::clone(&session), introduction, Instant::now()));
-                hosts.insert(name, Arc::clone(&host));
-                tokio::spawn(introduce(Arc::clone(self), Arc::clone(&host)));
-                host
-            }
-        };
-        Ok((host, session, connection))
-    }
-
     /// Returns the address of the agent on the host of the rendezvous service, for the agent of `host`; `None` if that is its
     /// own host.
     async fn rendezvous_for(&self, host: &Host) -> Option<String> {
@@ -400,3 +341,6 @@ impl Inner {
         self.hosts.lock().unwrap_or_else(PoisonError::into_inner) // no foreign code runs while it is locked
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -2,18 +2,22 @@
 
 use super::Inner;
 use super::host::{Introduction, Session};
+use super::standby::{Candidates, Standbys, Standing};
 use crate::agent::SOURCES_MAX;
 use crate::clock_offset::{RoundTrip, own_nanos};
 use crate::consensus::{Candidate, Consensus, Epoch, Version};
-use crate::security::Peer;
+use crate::security::{Peer, SecurityContext};
 use crate::session::{LinkEnd, Outgoing};
 use crate::settings::ClusterSettings;
 use crate::wire::proto::manager_server::{self, ManagerServer};
-use crate::wire::proto::{Hello, LeaseGrant, LeaseRequest, ToAgent, ToManager, frame::Body, to_agent, to_manager};
+use crate::wire::proto::{
+    Hello, LeaseGrant, LeaseRequest, OfficeAnswer, OfficeRequest, ToAgent, ToManager, frame::Body, to_agent, to_manager,
+};
 use crate::wire::{BODY_BYTES_MAX, MANAGER_METADATA, MESSAGE_BYTES_MORE};
 use futures::StreamExt;
 use futures::stream::BoxStream;
 use std::convert::Infallible;
+use std::fmt;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -30,10 +34,12 @@ const NAME_BYTES_MAX: usize = 253;
 const LABELS_MAX: usize = 256;
 
 /// The service of a process that is the manager, or may become it. While it is not, it refers agents to the manager.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct ManagerService {
     office: Arc<watch::Sender<Office>>,
     hello_within: Duration,
+    standing: Arc<Standing>,
+    candidates: Option<Candidates>,
 }
 
 /// Whether the process is the manager.
@@ -49,12 +55,41 @@ impl ManagerService {
     #[must_use]
     pub fn new(settings: &ClusterSettings) -> ManagerService {
         let office = Arc::new(watch::Sender::new(Office::Elsewhere(None, Epoch(0))));
-        ManagerService { office, hello_within: settings.hello_within }
+        let standing = Arc::new(Standing::new(crate::agent::instance().as_str().to_owned()));
+        ManagerService { office, hello_within: settings.hello_within, standing, candidates: None }
     }
 
-    /// Refers agents to the manager at this address, from now on.
+    /// Sets the addresses, `HOST:PORT`, of all processes that can ever become manager, this one included: the same list
+    /// on all of them. While the consensus engine does not answer, all of them together confirm the manager in force, so
+    /// that no rank stops. For an engine outside of the job's hosts, such as etcd. No other process may campaign.
+    #[must_use]
+    pub fn with_candidates(
+        mut self,
+        addresses: impl IntoIterator<Item = impl Into<String>>,
+        security: &SecurityContext,
+    ) -> ManagerService {
+        self.candidates = Some(Candidates::new(addresses.into_iter().map(Into::into), security));
+        self
+    }
+
+    /// Refers agents to the manager at this address, from now on, unless this process is the manager.
     pub fn refer_to(&self, manager: Option<String>) {
-        self.office.send_replace(Office::Elsewhere(manager, Epoch(0)));
+        self.office.send_if_modified(|office| match office {
+            Office::Manager(_) => false,
+            Office::Elsewhere(known, epoch) => {
+                (*known, *epoch) = (manager, Epoch(0));
+                true
+            }
+        });
+    }
+
+    pub(super) fn standing(&self) -> &Standing {
+        &self.standing
+    }
+
+    /// Returns the candidates other than the one at `own`; `None` if no list was set.
+    pub(super) fn standbys(&self, own: &str) -> Option<Standbys> {
+        self.candidates.as_ref()?.others(own)
     }
 
     /// Refers agents to the manager that the engine stores, while this process waits to be elected.
@@ -132,11 +167,24 @@ impl manager_server::Manager for ManagerService {
             return Err(Status::invalid_argument("the first message of a session is a Hello"));
         };
         let manager = self.manager(hello.epoch).await?;
+        let greeting = read(hello, peer.as_ref())?;
+        manager.check_reach(&greeting).await?;
         let (sender, receiver) = mpsc::unbounded_channel();
-        let (host, session, connection) = manager.admit(read(hello, peer.as_ref())?, sender.clone())?;
+        let (host, session, connection) = manager.admit(greeting, sender.clone())?;
         let reader = Reader { manager, host, session, connection, sender };
         tokio::spawn(reader.run(incoming));
         Ok(Response::new(UnboundedReceiverStream::new(receiver).boxed()))
+    }
+
+    async fn office(&self, request: Request<OfficeRequest>) -> Result<Response<OfficeAnswer>, Status> {
+        let candidates = self.candidates.as_ref().map(Candidates::listed).unwrap_or_default();
+        self.standing.state(request.get_ref(), candidates).map(Response::new)
+    }
+}
+
+impl fmt::Debug for ManagerService {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ManagerService").field("standing", &self.standing).finish_non_exhaustive()
     }
 }
 

@@ -10,10 +10,16 @@ use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::sync::{Arc, PoisonError};
+use std::time::Duration;
 use taskd_runtime::job::{Generation, Incarnation, Member, Name, NodeId, ProcId, Rank, Role, World};
 use taskd_runtime::kernel::Resume;
 use taskd_runtime::launch::{LaunchError, Place, StartBatch};
 use taskd_runtime::state::ReplicaProof;
+use tokio::time::{Instant, sleep};
+
+/// Time for which an order waits for an engine that is unavailable: an order that failed would use up an attempt of a
+/// recovery. Longer than the runtime needs to learn that the engine does not answer.
+const ENGINE_PATIENCE: Duration = Duration::from_secs(90);
 
 /// What the job's hosts agree on: which world is in force, and which services belong to it. A manager writes it before any host
 /// gets an order for that world; a new manager continues from it.
@@ -122,7 +128,7 @@ impl Inner {
             }
             _ => Ok(record.with(world, starts)),
         };
-        self.write(next).await?;
+        self.write(next, ENGINE_PATIENCE).await?;
         self.proofs.lock().unwrap_or_else(PoisonError::into_inner).enter(world);
         Ok(())
     }
@@ -137,7 +143,7 @@ impl Inner {
             let replicas = if is_in_force { Some(proof.clone()) } else { record.replicas.clone() };
             Ok(WorldRecord { replicas, ..record.clone() })
         };
-        self.write(next).await
+        self.write(next, Duration::ZERO).await
     }
 
     /// Stores that ranks have completed, before their hosts forget them. A later manager would start them again.
@@ -145,7 +151,7 @@ impl Inner {
     /// # Errors
     /// Returns an error if this manager's epoch is over, or no majority answers.
     pub(super) async fn store_completed(&self, procs: &[ProcId]) -> Result<(), LaunchError> {
-        self.write(|record| {
+        let next = |record: &WorldRecord| {
             let mut next = record.clone();
             for (rank, incarnation) in procs.iter().filter_map(|proc| Some((proc.role.rank()?, proc.incarnation))) {
                 if record.world.as_ref().is_some_and(|world| is_member(world, rank, incarnation)) {
@@ -153,8 +159,8 @@ impl Inner {
                 }
             }
             Ok(next)
-        })
-        .await
+        };
+        self.write(next, Duration::ZERO).await
     }
 
     /// Stores the result of the job: no manager starts a world any more.
@@ -162,11 +168,18 @@ impl Inner {
     /// # Errors
     /// Returns an error if this manager's epoch is over, or no majority answers.
     pub(super) async fn store_result(&self, result: &str) -> Result<(), LaunchError> {
-        self.write(|record| Ok(WorldRecord { result: Some(result.to_owned()), ..record.clone() })).await
+        let next = |record: &WorldRecord| Ok(WorldRecord { result: Some(result.to_owned()), ..record.clone() });
+        self.write(next, Duration::ZERO).await
     }
 
-    /// Replaces the record by the one that `next` returns for it.
-    async fn write(&self, next: impl Fn(&WorldRecord) -> Result<WorldRecord, LaunchError>) -> Result<(), LaunchError> {
+    /// Replaces the record by the one that `next` returns for it. While the engine is unavailable, it is asked again for the
+    /// time `patience`.
+    async fn write(
+        &self,
+        next: impl Fn(&WorldRecord) -> Result<WorldRecord, LaunchError>,
+        patience: Duration,
+    ) -> Result<(), LaunchError> {
+        let deadline = Instant::now() + patience;
         let mut committed = self.committed.lock().await; // one decision after the other
         loop {
             let next = next(&committed.record)?;
@@ -185,6 +198,11 @@ impl Inner {
                 }
                 // A write without an answer may have been carried out, and so have changed the version.
                 Err(ConsensusError::Conflict { .. }) => *committed = self.read().await?,
+                Err(ConsensusError::Unavailable(why)) if Instant::now() < deadline => {
+                    tracing::warn!(%why, "a decision waits: no majority stores it");
+                    self.in_office()?;
+                    sleep(self.settings.lease_interval).await;
+                }
                 Err(error) => return Err(self.failed(error)),
             }
         }

@@ -81,6 +81,40 @@ pub fn choose_voters(hosts: &BTreeMap<NodeId, Host>, topology: &Topology, curren
     voters(chosen.voters.into_iter())
 }
 
+/// Chooses the host whose voter replaces the one of the host `lost`: of the hosts `can` that do not vote, the one in the
+/// widest domains with the fewest remaining voters, then in the narrower ones. Returns `None` if there is no such host.
+///
+/// ```
+/// use std::collections::BTreeSet;
+/// use taskd_cluster::membership::replacement_voter;
+/// use taskd_cluster::topology::Topology;
+///
+/// let topology = Topology::parse("
+///     levels: leaf
+///     a: leaf=l1
+///     b: leaf=l2
+///     c: leaf=l3
+///     d: leaf=l2
+///     e: leaf=l3
+/// ")?;
+/// let can = topology.hosts().cloned().collect();
+/// let voters = BTreeSet::from(["a".parse()?, "b".parse()?, "c".parse()?]);
+/// // Host c is lost: d is under the switch of b, and e under none of a voter that is left.
+/// assert_eq!(replacement_voter(&can, &topology, &voters, &"c".parse()?), Some("e".parse()?));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[must_use]
+pub fn replacement_voter(
+    can: &BTreeSet<NodeId>,
+    topology: &Topology,
+    voters: &BTreeSet<NodeId>,
+    lost: &NodeId,
+) -> Option<NodeId> {
+    let mut left = Spread::new(topology);
+    voters.iter().filter(|voter| *voter != lost).for_each(|voter| left.add(voter));
+    can.difference(voters).min_by_key(|host| left.crowd(host)).cloned()
+}
+
 fn voters<'a>(chosen: impl Iterator<Item = &'a NodeId>) -> Voters {
     let voters: BTreeSet<NodeId> = chosen.cloned().collect();
     Voters { needs_witness: voters.len() == 2, voters }

@@ -125,6 +125,10 @@ impl Rejections {
         });
         if let Some(unlogged) = unlogged {
             let peer = address.map_or_else(|| "of unknown address".to_owned(), |address| address.to_string());
+            if reason == RejectReason::Disconnected {
+                // As a manager does to learn if the port can be reached, and a health check of a network.
+                return tracing::debug!(%peer, unlogged, "peer {peer} has disconnected: {message}");
+            }
             tracing::warn!(%peer, %reason, unlogged, "peer {peer} rejected ({reason}): {message}");
         }
     }

@@ -20,6 +20,8 @@ pub(crate) mod method {
     pub(crate) const JOB_END: &str = "job.end";
     /// The host cannot take part in the job, for the reason in the argument: the agent ends.
     pub(crate) const REFUSE: &str = "host.refuse";
+    /// Addresses at which a later manager may answer.
+    pub(crate) const CANDIDATES: &str = "job.candidates";
     pub(crate) const BEGIN_SHUTDOWN: &str = "launcher.begin_shutdown";
     /// The facts of all sources of the host that the manager has not taken yet.
     pub(crate) const SOURCES_NEXT: &str = "sources.next";

@@ -34,10 +34,19 @@ pub(crate) struct Cluster {
 
 impl Cluster {
     pub(crate) async fn new(settings: ClusterSettings) -> Cluster {
+        Cluster::with_candidates(settings, None).await
+    }
+
+    /// As [`Cluster::new`]; with the candidate at another address, which confirms this manager.
+    pub(crate) async fn with_candidates(settings: ClusterSettings, other: Option<SocketAddr>) -> Cluster {
         let service = ManagerService::new(&settings);
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
         let address = listener.local_addr().expect("bound");
         let security = security().await;
+        let service = match other {
+            Some(other) => service.with_candidates([address.to_string(), other.to_string()], &security),
+            None => service,
+        };
         let incoming = security.incoming(listener, IncomingLimits::default()).expect("loopback");
         let layer = InterceptorLayer::new(security.require_token());
         let router = tonic::transport::Server::builder().layer(layer).add_service(service.clone().into_server());
@@ -118,7 +127,7 @@ pub(crate) struct RunningAgent {
 }
 
 /// The processes of a job on loopback prove that they belong to it with a token.
-async fn security() -> SecurityContext {
+pub(crate) async fn security() -> SecurityContext {
     let token = JobToken::new("0123456789abcdef0123456789abcdef").expect("long enough");
     Security::Token(token).open("host").await.expect("loopback")
 }

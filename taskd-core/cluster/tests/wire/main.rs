@@ -1,6 +1,7 @@
 //! The launcher of a host, called over real connections, keeps the contract of launchers: also when connections break in the
 //! middle of calls, and when the manager changes.
 
+mod bad_input;
 mod cluster;
 mod copies;
 mod lease;
@@ -12,6 +13,7 @@ mod relay;
 mod returns;
 mod sources;
 mod standby;
+mod standbys;
 mod strangers;
 mod versions;
 mod without_lease;

@@ -160,6 +160,12 @@ impl EmbeddedConfig {
         Simulated { voter, takes: self.simulated_disk.clone(), checks }
     }
 
+    /// Returns the place of this voter.
+    #[must_use]
+    pub fn own(&self) -> &VoterAddress {
+        &self.own
+    }
+
     /// Returns an error if the list of voters cannot form a job.
     pub(super) fn check(&self) -> Result<(), ConsensusError> {
         let refuse = |text: String| Err(ConsensusError::Refused(format!("the job's list of voters: {text}")));

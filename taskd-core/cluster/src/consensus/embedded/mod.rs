@@ -16,7 +16,8 @@
 //! same boot continues with its store. After a reboot, or if the store is missing or damaged, the store is discarded
 //! and the voter has another identifier: it does not vote until the leader has admitted it in the place of the lost one
 //! ([`Embedded::request_admission`], [`Embedded::replace_voter`]). A voter therefore never votes twice because it
-//! forgot its first vote, and the directory may be on a temporary file system.
+//! forgot its first vote, and the directory may be on a temporary file system. [`Embedded::keep_admitted`] requests the
+//! admission; [`Manager::keep_voters`](crate::Manager::keep_voters) replaces the voters of lost hosts.
 //!
 //! # Formation
 //! The first listed voter starts the job when all listed voters have stated that they have no log, and never had one.
@@ -59,6 +60,7 @@ mod status;
 mod store;
 mod tenure;
 mod types;
+mod upkeep;
 mod writer;
 
 #[cfg(test)]

@@ -36,6 +36,37 @@ async fn rebooted_voter_votes_only_after_admission() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn rebooted_voter_is_admitted_by_its_own_request() {
+    let mut world = World::started(3, 1).await;
+    let (_, epoch) = world.elect(&[0]).await;
+    let manager = world.engine(0);
+    write(&manager, epoch, "1").await;
+    world.kill(2).await;
+    assert_eq!(manager.silent_voters().await.len(), 1);
+    let (rebooted, spare) = (world.start(2, "boot-2").await, world.start(3, "boot-1").await);
+    assert_eq!(manager.silent_voters().await, [], "its host answers, so it is not lost");
+    let kept = [rebooted.clone(), spare.clone()].map(|voter| {
+        tokio::spawn(async move {
+            voter.keep_admitted().await;
+        })
+    });
+    eventually("it votes", || rebooted.status().membership == Membership::Voter).await;
+    assert_eq!(spare.status().membership, Membership::Outside, "it replaces no voter by itself");
+    assert_eq!(manager.status().voters.len(), 3);
+    kept.iter().for_each(tokio::task::JoinHandle::abort);
+
+    // A host that was never listed replaces a lost voter when the leader orders it.
+    world.kill(2).await;
+    let lost = world.places[2].clone();
+    eventually("the loss is seen", || manager.status().leader.is_some()).await;
+    let silent = manager.silent_voters().await;
+    assert_eq!(silent.into_iter().map(|(_, place)| place).collect::<Vec<_>>(), [lost.clone()]);
+    manager.replace_voter(&lost.host, &world.places[3]).await.expect("a majority is left");
+    eventually("it votes", || spare.status().membership == Membership::Voter).await;
+    manager.confirm(epoch).await.expect("in force");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
 async fn rebooted_first_voter_forms_no_second_job() {
     let mut world = World::started(3, 0).await;
     let (_, epoch) = world.elect(&[1]).await;

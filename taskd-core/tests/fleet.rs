@@ -233,7 +233,7 @@ struct Cut {
 }
 
 #[async_trait::async_trait]
-impl Launcher for Arc<Cut> {
+impl Launcher for Cut {
     taskd_core::delegate!(Launcher to |this| this.host, except info, list, watch);
 
     fn info(&self) -> LauncherInfo {
@@ -282,7 +282,9 @@ async fn a_reply_during_a_lost_connection_is_reported_after_it() {
         let reply = WorkerMessage::Reply { id: CommandId(id), result: Ok(Box::default()) };
         log.push(Change::Worker(WorkerEvent::new(proc.clone(), reply)));
         cut.is_up.send_replace(true);
-        let answers = |change: &Change| matches!(change, Change::Worker(said) if matches!(said.message, WorkerMessage::Reply { id: of, .. } if of.0 == id));
+        let is_reply =
+            |message: &WorkerMessage| matches!(message, WorkerMessage::Reply { id: of, .. } if *of == CommandId(id));
+        let answers = |change: &Change| matches!(change, Change::Worker(event) if is_reply(&event.message));
         until(&fleet, &mut at, answers).await;
         assert!(fleet.list().await.expect("always").nodes.contains(&state(NodeState::Ready)));
     }

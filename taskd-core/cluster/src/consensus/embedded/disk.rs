@@ -178,7 +178,7 @@ fn read(path: &Path) -> Result<Read, DiskError> {
 }
 
 fn decode<T: DeserializeOwned>(what: &str, bytes: &[u8]) -> Result<T, DiskError> {
-    rmp_serde::from_slice(bytes).map_err(|error| DiskError::Damaged(format!("its {what} cannot be read: {error}")))
+    crate::wire::decode(bytes).map_err(|error| DiskError::Damaged(format!("its {what} cannot be read: {error}")))
 }
 
 /// Separates damage from errors of the file system, which leave the store as it is.

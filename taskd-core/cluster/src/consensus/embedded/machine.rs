@@ -88,7 +88,7 @@ impl State {
     #[expect(clippy::result_large_err, reason = "the engine's own error")]
     fn restore(&mut self, snapshot: StoredSnapshot) -> Result<(), StorageError> {
         let damaged = |error| StorageIoError::read_snapshot(Some(snapshot.meta.signature()), AnyError::new(&error));
-        self.office = rmp_serde::from_slice(&snapshot.data).map_err(damaged)?;
+        self.office = crate::wire::decode(&snapshot.data).map_err(damaged)?;
         self.applied = snapshot.meta.last_log_id;
         self.membership = snapshot.meta.last_membership.clone();
         self.snapshot = Some(snapshot);

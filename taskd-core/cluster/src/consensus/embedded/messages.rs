@@ -116,8 +116,8 @@ fn encode<T: Serialize>(body: &T) -> Result<Bytes, Status> {
     encoded.map(Into::into).map_err(|error| Status::internal(format!("a message cannot be encoded: {error}")))
 }
 
-/// Reads a body.
+/// Reads a body, of bounded length and depth.
 pub(super) fn decode<T: DeserializeOwned>(body: &[u8]) -> Result<T, Status> {
-    rmp_serde::from_slice(body)
+    crate::wire::decode(body)
         .map_err(|error| Status::invalid_argument(format!("a message of another voter cannot be read: {error}")))
 }

@@ -12,7 +12,7 @@ use std::path::Path;
 
 /// Each package with its modules, from the lowest to the highest. A module may use those before it.
 const PACKAGES: [(&str, &[&str]); 2] = [
-    ("kernel", &["redact", "job", "state", "trace", "detect", "recover", "kernel"]),
+    ("kernel", &["redact", "check", "job", "state", "trace", "detect", "recover", "kernel"]),
     (
         "runtime",
         &["private", "proc_fs", "trace", "secrets", "worker", "launch", "journal", "host_history", "runtime", "schema"],

@@ -3,7 +3,7 @@
 //! Use this package through `taskd-core`, which re-exports it. Nothing here reads a clock, a file, a socket or a random
 //! number, starts a thread or awaits: the package has neither tokio nor rustix nor libc, and lints (`clippy.toml`
 //! beside this package's manifest) deny those parts of the standard library. The layers, from the lowest to the
-//! highest: `redact`, [`job`], [`state`] and [`trace`] (records only), [`detect`], [`recover`], [`kernel`].
+//! highest: `redact`, [`check`], [`job`], [`state`] and [`trace`] (records only), [`detect`], [`recover`], [`kernel`].
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
 

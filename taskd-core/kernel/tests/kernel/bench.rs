@@ -59,7 +59,7 @@ impl RecoveryStrategy for Replace {
                 Stage::new("start", Duration::from_secs(1), vec![Action::Enter(world), start]),
             ],
             lost.iter().map(|r| Domain::Process(Role::Rank(*r))).collect(),
-            Cost::downtime(Duration::from_secs(1)),
+            Cost::downtime(Duration::from_secs(20)), // more than any strategy that keeps processes
             Counted::Yes,
             format!("replace {lost:?}"),
         ))

@@ -123,8 +123,8 @@ fn ten_hosts_that_fail_under_one_switch_are_one_incident() {
             (0..22).for_each(|rank| job.link(ProcId::rank(rank, 1), LoopPosition::InLoop));
         }
         assert_eq!(job.hosts()[..6], ["a", "a", "b0", "b0", "b1", "b1"]);
-        let ranks = |host: usize| [2 * host as u32 + 2, 2 * host as u32 + 3];
-        let lost: Vec<_> = UNDER_IT.iter().enumerate().map(|(at, host)| (*host, ranks(at))).collect();
+        let ranks = |host: u32| [2 * host + 2, 2 * host + 3];
+        let lost: Vec<_> = (0..).zip(UNDER_IT).map(|(at, host)| (host, ranks(at))).collect();
         lose_together(&mut job, &lost);
         job.pass(100);
         let report = job.kernel.report();

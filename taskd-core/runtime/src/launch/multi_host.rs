@@ -5,6 +5,7 @@
 //! hosts: they are out of sight, and nothing is reported about their processes.
 
 mod cordons;
+mod follow;
 mod parts;
 mod returned;
 mod spare;
@@ -16,6 +17,7 @@ use super::{
 use crate::job::{CommandId, Exit, Name, NodeId, ProcId, Termination};
 use async_trait::async_trait;
 use cordons::Cordons;
+use follow::{follow, missing};
 use futures::future::join_all;
 use parts::{Free, PartId, Parts};
 use returned::Returned;
@@ -25,9 +27,6 @@ use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::task::JoinSet;
-
-/// Time to wait before an unreachable launcher is contacted again.
-const RETRY_AFTER: Duration = Duration::from_millis(200);
 
 /// A launcher that combines several launchers, and places processes on the hosts of all of them.
 ///
@@ -307,65 +306,6 @@ impl Shared {
             let phase = Phase::Exited(Box::new(exit));
             let instance = Name::new("not-started");
             self.log.push(Change::Proc(ProcStatus::new(order.proc.clone(), instance, phase).with_node(node)));
-        }
-    }
-}
-
-/// Copies the changes of one launcher into the history, for as long as the combined launcher exists.
-async fn follow(shared: Arc<Shared>, part: PartId, listing: Listing) {
-    let (mut nodes, mut at) = (listing.nodes, listing.revision);
-    loop {
-        let is_stale = watch(&shared, part, &mut at).await == LaunchError::Stale;
-        if !is_stale {
-            for node in &nodes {
-                shared.push_node(node.clone().with_state(NodeState::OutOfSight));
-            }
-        }
-        let known = loop {
-            match shared.part(part) {
-                Ok(launcher) => match launcher.list().await {
-                    Ok(listing) => break listing,
-                    Err(_) => tokio::time::sleep(RETRY_AFTER).await, // meanwhile its hosts are out of sight
-                },
-                Err(_) => return, // its hosts have left
-            }
-        };
-        if is_stale {
-            shared.take_listing(part, &known);
-            missing(&shared, &known);
-            at = known.revision;
-        } else {
-            // The history continues where it was cut: a listing has states, but not the replies of the ranks meanwhile.
-            shared.take(part, known.nodes.iter().cloned().map(Change::Node));
-        }
-        nodes = known.nodes;
-    }
-}
-
-/// Passes the changes of one launcher after `at` on until that launcher fails.
-async fn watch(shared: &Shared, part: PartId, at: &mut Revision) -> LaunchError {
-    let launcher = match shared.part(part) {
-        Ok(launcher) => launcher,
-        Err(error) => return error,
-    };
-    loop {
-        match launcher.watch(*at).await {
-            Ok((changes, next)) => {
-                shared.take(part, changes);
-                *at = next;
-            }
-            Err(error) => return error,
-        }
-    }
-}
-
-/// Reports the exit of processes that ran on a launcher's hosts and are no longer listed: they ended unobserved.
-fn missing(shared: &Shared, now: &Listing) {
-    let listed: BTreeSet<&ProcId> = now.procs.iter().map(|p| &p.proc).collect();
-    for status in now.nodes.iter().flat_map(|status| shared.log.procs_on(&status.node)) {
-        if !listed.contains(&status.proc) {
-            let phase = Phase::Exited(Box::new(Exit::new(Termination::Unknown)));
-            shared.log.push(Change::Proc(status.with_phase(phase)));
         }
     }
 }

@@ -70,7 +70,7 @@ impl Members {
         }
         let hosts = &seen.state.hosts;
         let live = hosts.iter().filter(|(_, host)| host.health == Health::Ready).map(|(name, _)| name.clone());
-        let names = lost.keys().map(|host| NodeId::clone(host)).collect();
+        let names = lost.keys().copied().cloned().collect();
         for cause in seen.state.topology.causes(&names, &live.collect()) {
             let domain = cause.domain.as_ref().map(|domain| Name::from(domain.to_string()));
             let together = domain.as_ref().map(|domain| together(&cause, domain));

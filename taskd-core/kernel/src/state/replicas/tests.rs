@@ -269,9 +269,11 @@ fn a_proof_adds_something_with_other_sets_or_a_new_kind_of_step() {
 #[test]
 fn ranks_that_have_never_trained_belong_to_the_others_if_these_are_replicas() {
     let member = Member { incarnation: Incarnation(0), node: None, device: None };
-    let absent = BTreeMap::from([(Rank(2), member.clone()), (Rank(3), member)]);
     let mut replicas = Replicas::default();
-    let mut say = |replicas: &mut Replicas, step, digests: &[(u32, &str)]| {
+    // Ranks 2 and 3 are absent until they report.
+    let say = |replicas: &mut Replicas, step, digests: &[(u32, &str)]| {
+        let is_absent = |rank: &u32| digests.iter().all(|(other, _)| other != rank);
+        let absent = [2, 3].into_iter().filter(is_absent).map(|rank| (Rank(rank), member.clone())).collect();
         for (rank, digest) in digests {
             replicas.hear(Rank(*rank), &of(1, step, digest), &absent);
         }

@@ -2,17 +2,16 @@
 //! memory of another host. A host is lost with all its ranks, and they resume from these copies.
 
 use crate::hosts::{Host, Hosts, Program};
-use crate::scenarios::Row;
+use crate::scenarios::{Moment, Row};
 use crate::training::{Lives, PATIENCE, Steps, two_worlds};
 use rustix::process::Signal;
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 use taskd_core::kernel::{JobReport, Outcome};
 use taskd_examples::program::Failure;
-use taskd_examples::recover::now;
 use tokio::time::{Instant, sleep};
 
 /// Name of the scenario.
@@ -95,7 +94,7 @@ impl Shards {
             .await?;
         let before: Vec<i32> = Steps::read(&dir).pids().into_values().collect();
 
-        let (at, unix) = (now(), SystemTime::now().duration_since(UNIX_EPOCH)?.as_secs_f64());
+        let Moment { monotonic: at, unix } = Moment::now();
         let lost = hosts.get(LOST)?;
         lost.set_link(false)?;
         lost.kill_all()?;
@@ -234,7 +233,7 @@ impl Resumed {
             }
         };
         wrong(report.outcome != Outcome::Completed, format!("the job ended otherwise: {}", report.reason));
-        wrong(self.step == 0 || self.step % every != 0, format!("the ranks resumed at step {}", self.step));
+        wrong(self.step == 0 || !self.step.is_multiple_of(every), format!("the ranks resumed at step {}", self.step));
         let (lost, most) = (self.steps_lost, self.steps_lost_max);
         wrong(lost > most, format!("{lost} completed steps were computed again, more than {most}"));
         wrong(self.two_worlds.is_some(), self.two_worlds.clone().unwrap_or_default());

@@ -1,6 +1,8 @@
 //! The launcher of a host, called over real connections, keeps the contract of launchers: also when connections break in the
 //! middle of calls, and when the manager changes.
 
+#![allow(clippy::cast_possible_truncation, reason = "the numbers of a test are small")]
+
 mod bad_input;
 mod cluster;
 mod copies;

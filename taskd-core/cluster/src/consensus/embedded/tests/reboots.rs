@@ -60,7 +60,7 @@ async fn rebooted_voter_is_admitted_by_its_own_request() {
     let lost = world.places[2].clone();
     eventually("the loss is seen", || manager.status().leader.is_some()).await;
     let silent = manager.silent_voters().await;
-    assert_eq!(silent.into_iter().map(|(_, place)| place).collect::<Vec<_>>(), [lost.clone()]);
+    assert_eq!(silent.into_iter().map(|(_, place)| place).collect::<Vec<_>>(), std::slice::from_ref(&lost));
     manager.replace_voter(&lost.host, &world.places[3]).await.expect("a majority is left");
     eventually("it votes", || spare.status().membership == Membership::Voter).await;
     manager.confirm(epoch).await.expect("in force");

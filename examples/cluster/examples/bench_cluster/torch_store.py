@@ -81,7 +81,8 @@ def main():
     server.join()
     rss_mib = port.value / 1024
     total = sum(count for count, _ in counts)
-    print(json.dumps(dict(clients=total, register_s=register_s, broadcast_ms=broadcast_ms, rss_mib=rss_mib)), flush=True)
+    figures = dict(clients=total, register_s=register_s, broadcast_ms=broadcast_ms, rss_mib=rss_mib)
+    print(json.dumps(figures), flush=True)
 
 
 main()

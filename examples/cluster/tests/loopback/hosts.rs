@@ -6,6 +6,7 @@ use std::fs::{self, File};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 use tokio::time::{Instant, sleep};
 
@@ -40,9 +41,10 @@ pub(crate) struct Plan<'a> {
 impl Job {
     /// Creates a job without hosts.
     pub(crate) fn new() -> Job {
-        let pid = std::process::id();
-        // An address that no other test uses: the process id, and a digit for the host.
-        let network = format!("127.{}.{}", 1 + pid / 250 % 250, pid % 250);
+        static JOBS: AtomicU32 = AtomicU32::new(0);
+        let (pid, job) = (std::process::id(), JOBS.fetch_add(1, Ordering::Relaxed));
+        // An address that no other test uses: the process id, then a digit for the job and one for the host.
+        let network = format!("127.{}.{}.{}", 1 + pid / 250 % 250, pid % 250, job + 1);
         Job { dir: tempfile::tempdir().unwrap(), network, hosts: BTreeMap::new() }
     }
 
@@ -53,7 +55,7 @@ impl Job {
 
     pub(crate) fn address(&self, host: &str) -> String {
         let number: u32 = host.trim_start_matches(|c: char| !c.is_ascii_digit()).parse().unwrap();
-        format!("{}.{number}", self.network)
+        format!("{}{number}", self.network)
     }
 
     /// Starts the hosts of a plan.

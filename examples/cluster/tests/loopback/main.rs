@@ -20,8 +20,11 @@ fn main() -> ExitCode {
     if let Some(code) = run_if_role() {
         return code; // and every host
     }
-    guarded_test("a_job_survives_two_hosts_lost_one_after_the_other", scenarios::two_hosts_lost);
-    guarded_test("two_hosts_and_a_witness_survive_the_loss_of_the_manager", scenarios::witness);
-    guarded_test("a_job_trains_on_while_etcd_is_stopped", scenarios::etcd_stopped);
-    guarded_test("a_single_manager_states_that_it_has_no_standby", scenarios::single)
+    // At the same time: they wait most of the time.
+    std::thread::scope(|scope| {
+        scope.spawn(|| guarded_test("a_job_survives_two_hosts_lost_one_after_the_other", scenarios::two_hosts_lost));
+        scope.spawn(|| guarded_test("two_hosts_and_a_witness_survive_the_loss_of_the_manager", scenarios::witness));
+        scope.spawn(|| guarded_test("a_job_trains_on_while_etcd_is_stopped", scenarios::etcd_stopped));
+        guarded_test("a_single_manager_states_that_it_has_no_standby", scenarios::single)
+    })
 }

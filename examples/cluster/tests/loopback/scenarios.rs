@@ -11,7 +11,7 @@ const LEASE: Duration = Duration::from_secs(12);
 /// Steps of each rank between two faults.
 const STEPS: usize = 20;
 /// Time for which etcd is stopped; `TASKD_ETCD_STOPPED_S` sets another.
-const STOPPED: Duration = Duration::from_secs(30);
+const STOPPED: Duration = Duration::from_secs(18);
 
 fn voters(job: &Job, hosts: &[&str]) -> Vec<String> {
     let places: Vec<String> = hosts.iter().map(|host| job.place(host)).collect();

@@ -285,5 +285,7 @@ fn ranks_that_have_never_trained_belong_to_the_others_if_these_are_replicas() {
     say(&mut replicas, 2, &[(0, "c"), (1, "c"), (2, "c")]);
     assert_eq!(sets(&replicas, 4), [[0, 1, 2, 3]], "rank 2 has joined");
     say(&mut replicas, 3, &[(0, "d"), (1, "x"), (2, "d")]);
-    assert_eq!(sets(&replicas, 4), [vec![0, 2], vec![1], vec![3]], "it is open which of them it would follow");
+    assert_eq!(sets(&replicas, 4), [[0], [1], [2], [3]], "nothing is proven of the parts of a class that has split");
+    say(&mut replicas, 4, &[(0, "e"), (1, "y"), (2, "e")]);
+    assert_eq!(sets(&replicas, 4), [vec![0, 2], vec![1], vec![3]], "it is open which of them rank 3 would follow");
 }

@@ -9,10 +9,11 @@ use crate::wire::{
 use serde::{Serialize, de::DeserializeOwned};
 use std::collections::BTreeSet;
 use std::fmt;
-use std::fs::OpenOptions;
+use std::fs::File;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use taskd_runtime::__private::{create_private_file, make_private_dir};
 use taskd_runtime::job::{NodeId, Rank};
 use taskd_runtime::launch::LaunchError;
 
@@ -128,11 +129,11 @@ async fn copy(host: &Arc<Host>, file: &RecordFile, into: &Path) -> Result<u64, R
         return Err(RecordsError::Host(host.name.clone(), why));
     }
     let path = into.join(rank.0.to_string()).join(name);
-    let mut copied = 0;
+    let (mut copied, mut written) = (0, None);
     while copied < *bytes {
         let length = (bytes - copied).min(PART_BYTES_MAX);
         let part = ReadRecords { rank: *rank, name: name.clone(), offset: copied, bytes: length };
-        let data = match call::<RecordsPart>(host, method::RECORDS_READ, &part).await {
+        let mut data = match call::<RecordsPart>(host, method::RECORDS_READ, &part).await {
             Ok(part) => part.data,
             Err(error) if copied == 0 => {
                 tracing::warn!(host = %host.name, file = %name, %error, "a file with records is left out");
@@ -143,24 +144,29 @@ async fn copy(host: &Arc<Host>, file: &RecordFile, into: &Path) -> Result<u64, R
         if data.is_empty() {
             break; // the file was cut
         }
-        let (length, is_first, to) = (data.len() as u64, copied == 0, path.clone());
-        let written = tokio::task::spawn_blocking(move || write(&to, &data, is_first)).await;
-        written
-            .map_err(io::Error::other)
-            .and_then(|written| written)
-            .map_err(|source| RecordsError::Io { path: path.clone(), source })?;
-        copied += length;
+        data.truncate(usize::try_from(length).unwrap_or(usize::MAX)); // not more than was requested
+        copied += data.len() as u64;
+        let (file, to) = (written.take(), path.clone());
+        let writing = tokio::task::spawn_blocking(move || append(file, &to, &data)).await;
+        let file = writing.map_err(io::Error::other).flatten();
+        written = Some(file.map_err(|source| RecordsError::Io { path: path.clone(), source })?);
     }
     Ok(copied)
 }
 
-/// Writes a part of a file behind the last one.
-fn write(path: &Path, data: &[u8], is_first: bool) -> io::Result<()> {
-    if let Some(dir) = path.parent().filter(|_| is_first) {
-        std::fs::create_dir_all(dir)?;
-    }
-    let mut options = OpenOptions::new();
-    options.write(true).create(is_first).truncate(is_first).append(!is_first).open(path)?.write_all(data)
+/// Appends a part to the file, which is created for the first one: other users cannot read it, and no link is followed.
+fn append(file: Option<File>, path: &Path, data: &[u8]) -> io::Result<File> {
+    let mut file = match file {
+        Some(file) => file,
+        None => {
+            if let Some(dir) = path.parent() {
+                make_private_dir(dir)?;
+            }
+            create_private_file(path)?
+        }
+    };
+    file.write_all(data)?;
+    Ok(file)
 }
 
 async fn call<T: DeserializeOwned>(

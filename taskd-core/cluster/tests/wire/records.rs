@@ -2,6 +2,7 @@
 
 use crate::cluster::{Cluster, agent_with};
 use crate::settings;
+use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -77,6 +78,20 @@ async fn records_are_fetched_from_their_host() {
     assert_eq!([count(&into, 0), count(&into, 1)], expected);
     assert_eq!(expected.map(|(_, records)| records), [RECORDS; 2]);
     assert_eq!((fetched.bytes, fetched.left_out), (expected[0].0 + expected[1].0, 0));
+
+    let mode = |path: &Path| std::fs::metadata(path).expect("it is there").permissions().mode() & 0o777;
+    let files = RankFiles::list(&into.join("0")).expect("it is there").files;
+    assert!(!files.is_empty() && files.iter().all(|file| mode(&file.path) == 0o600), "no other user reads them");
+    assert_eq!(mode(&into.join("0")), 0o700);
+
+    let (linked, victim) = (dir.path().join("linked"), dir.path().join("victim"));
+    std::fs::create_dir_all(linked.join("0")).expect("a directory");
+    std::fs::write(&victim, "kept").expect("a file");
+    let name = files[0].path.file_name().expect("a file");
+    symlink(&victim, linked.join("0").join(name)).expect("a link");
+    let error = manager.fetch_records(&node("keeps"), &RecordsRequest::default(), &linked).await.expect_err("a link");
+    assert!(matches!(error, RecordsError::Io { .. }), "{error}");
+    assert_eq!(std::fs::read_to_string(&victim).expect("it is there"), "kept", "links are not followed");
 
     let one = dir.path().join("one");
     let request = RecordsRequest::default().of_ranks([Rank(1)]);

@@ -225,7 +225,7 @@ async fn a_fleet_refuses_to_detach_if_one_launcher_cannot() {
     assert!(fleet.start(&batch(vec![Place::On(node("a"))])).await.is_ok(), "the other goes on");
 }
 
-/// A launcher whose connection is lost now and then: its history goes on meanwhile, but nothing of it can be read.
+/// A launcher that loses its connection now and then: its history goes on meanwhile, but nothing of it can be read.
 struct Cut {
     host: FakeLauncher,
     log: Arc<ChangeLog>,

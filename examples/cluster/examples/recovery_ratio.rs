@@ -33,7 +33,7 @@ const CPUS: f64 = 64.0;
 const PACE_MS: u64 = 20;
 /// Time for a standby to be ready. Without one a recovery imports torch, on one host as on several.
 const STANDBY_WITHIN: Duration = Duration::from_secs(300);
-/// Line in the log of a guard whose standby is ready.
+/// What a guard logs when its standby is ready.
 const STANDBY_IS_READY: &str = "a standby is pre-warmed";
 
 /// Compares the recovery of one rank on several hosts and on one.

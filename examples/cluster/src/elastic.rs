@@ -1,4 +1,4 @@
-//! A job whose hosts a policy of membership decides: it begins with some, and grows and shrinks with them.
+//! Elastic jobs: a membership policy decides which hosts take part, and the job grows and shrinks with them.
 
 use crate::options::{HostRange, ManagerOptions};
 use crate::shown;
@@ -38,7 +38,7 @@ pub(crate) async fn job(
     Ok((spec, membership))
 }
 
-/// Returns the detectors of a job whose absent ranks return as soon as hosts have room.
+/// Returns the detectors of an elastic job: absent ranks return as soon as hosts have room.
 pub(crate) fn detectors() -> Vec<Box<dyn FaultDetector>> {
     let mut detectors = detect::defaults();
     let grow = ShrunkDetector::after(GROW_AFTER);

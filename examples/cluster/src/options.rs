@@ -80,7 +80,7 @@ pub struct ManagerOptions {
     #[arg(long)]
     pub min_ranks: Option<u32>,
     /// Hosts of the job: `MIN:MAX` for a job that begins with at least MIN hosts of equal slots, and grows and shrinks; with
-    /// one number and `--ranks`, so many hosts must have registered, and the ranks begin on the first ones with room.
+    /// one number and `--ranks`, this number must have registered, and the ranks begin on the first hosts with room.
     #[arg(long, default_value = "1", value_name = "MIN:MAX")]
     pub hosts: HostRange,
     /// Further hosts that do not train, to replace lost ones.
@@ -188,7 +188,7 @@ pub enum StartIs {
 #[group(id = "engine", required = true, multiple = true)]
 pub struct EngineOptions {
     /// Embedded engine: the hosts that vote, `HOST=ADDRESS:PORT` each: three or five, with a witness two or four. A voter
-    /// whose host is lost is replaced by another host of the job.
+    /// on a lost host is replaced by one on another host of the job.
     #[arg(long, value_delimiter = ',', conflicts_with_all = ["etcd", "single", "candidates"])]
     pub voters: Vec<String>,
     /// Embedded engine: the voter without ranks, `HOST=ADDRESS:PORT`, which `taskd-witness` runs.

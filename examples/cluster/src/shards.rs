@@ -205,8 +205,8 @@ impl Shards {
 }
 
 impl Resumed {
-    /// Returns the row of the run for `netns_chaos`. All ranks start again: no process can replace one whose state no
-    /// other rank has.
+    /// Returns the row of the run for `netns_chaos`. All ranks start again, because no other rank has the state of a lost
+    /// one.
     #[must_use]
     pub fn row(&self, shards: &Shards) -> Row {
         let round = |seconds: f64| (seconds * 1e3).round() / 1e3;

@@ -170,7 +170,7 @@ mod tests {
 
     const MS: u64 = 1_000_000;
 
-    /// A host whose own clock is an hour ahead, over a network with these delays.
+    /// Returns a round trip to a host with a clock an hour ahead, over a network with these delays.
     fn trip(at: u64, there: u64, back: u64) -> RoundTrip {
         let hour = 3600 * 1000 * MS;
         let received = at + there + hour;

@@ -1,10 +1,8 @@
 //! Passes the calls of a broadcast on to other agents, and takes those that other agents pass on.
 //!
 //! The agents of a broadcast form a tree: each carries out its own call, and gives the others in equal parts to the
-//! first agent
-//! of each part, up to `fanout` of them. The answers come back the same way. What a relay loses is not lost: the
-//! manager makes
-//! every call itself that has no answer in time, and an agent carries out each call once.
+//! first agent of each part, up to `fanout` of them. The answers come back the same way. What a relay loses is not
+//! lost: the manager makes every call itself that has no answer in time, and an agent carries out each call once.
 
 use crate::dial::Access;
 use crate::wire::proto::peer_client::PeerClient;

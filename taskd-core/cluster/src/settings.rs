@@ -7,8 +7,7 @@ use std::time::Duration;
 ///
 /// An agent requests a *lease* from its manager at every [`lease_interval`](Self::lease_interval). A grant is valid for
 /// [`lease`](Self::lease) from its *anchor*: the moment at which the consensus engine last confirmed the manager. When
-/// the
-/// lease of a host ends, the host stops its ranks within [`stop_within`](Self::stop_within). So a manager starts
+/// the lease of a host ends, the host stops its ranks within [`stop_within`](Self::stop_within). So a manager starts
 /// replacements of a host [`replace_after`](Self::replace_after) its last grant, and a new manager that long after its
 /// election: at no time do two worlds train.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,8 +28,7 @@ pub struct ClusterSettings {
     /// Time within which a session must begin over an open connection.
     pub hello_within: Duration,
     /// Number of agents to which one sender passes the calls of a broadcast: the manager to as many relays, and each
-    /// relay
-    /// again to as many. 0: the manager calls every agent itself.
+    /// relay again to as many. 0: the manager calls every agent itself.
     pub relay_fanout: u32,
     /// Time after which the manager itself makes a call that a relay has not answered. An agent carries it out once.
     pub relay_within: Duration,
@@ -51,8 +49,7 @@ const FANOUT: u32 = 32;
 
 impl Default for ClusterSettings {
     /// Returns 150 ms, 500 ms, 1.7 s, 200 ms, 1,000 ppm, 1 s, 2 s, 32 and 1 s, in the order of the fields: for up to
-    /// 1,350
-    /// agents.
+    /// 1,350 agents.
     fn default() -> ClusterSettings {
         ClusterSettings {
             lease_interval: Duration::from_millis(150),
@@ -77,11 +74,9 @@ pub struct SettingsError(String);
 
 impl ClusterSettings {
     /// Returns settings for a job of this number of agents, in proportion to it: the manager answers at most 9,000
-    /// lease
-    /// requests in a second, and waits for connections of which it accepts 1,500 in a second. So `lease_interval` is
-    /// `agents / 9,000` s (at least the default), `silent_after` at least one and a half intervals, and `lease` at
-    /// least
-    /// `silent_after` and one interval. A host of a job of 10,000 is lost 3 s after its last sign of life.
+    /// lease requests in a second, and waits for connections of which it accepts 1,500 in a second. So `lease_interval`
+    /// is `agents / 9,000` s (at least the default), `silent_after` at least one and a half intervals, and `lease` at
+    /// least `silent_after` and one interval. A host of a job of 10,000 is lost 3 s after its last sign of life.
     #[must_use]
     pub fn for_agents(agents: u32) -> ClusterSettings {
         let default = ClusterSettings::default();
@@ -191,10 +186,8 @@ impl ClusterSettings {
     }
 
     /// Returns the time without a message after which an agent opens a new connection: a third of its lease, so that
-    /// most
-    /// of the lease is left for it, but at least [`silent_after`](Self::silent_after). A loaded machine is often late
-    /// by
-    /// a part of a second, and each new connection is more load.
+    /// most of the lease is left for it, but at least [`silent_after`](Self::silent_after). A loaded machine is often
+    /// late by a part of a second, and each new connection is more load.
     #[must_use]
     pub fn reconnect_after(&self, lease: Duration) -> Duration {
         self.silent_after.max(lease / RECONNECT_PART)

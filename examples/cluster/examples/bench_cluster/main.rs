@@ -2,8 +2,7 @@
 //! loopback.
 //!
 //! Three voters elect the manager. Each is a process of its own, so that the manager's processor time and memory are
-//! measured
-//! alone; the agents share the machine's cores with it.
+//! measured alone; the agents share the machine's cores with it.
 //!
 //! ```text
 //! cargo run --release -p taskd-cluster-example --example bench_cluster -- --agents 1000,3000,10000 \

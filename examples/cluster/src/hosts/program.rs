@@ -39,7 +39,7 @@ impl Program {
         let file = |end: &str| File::options().append(true).create(true).open(logs.join(format!("{name}.{end}")));
         command.args(arguments).stdin(Stdio::null()).stdout(file("out")?).stderr(file("err")?);
         command.env("GLOO_SOCKET_IFNAME", super::host::DEVICE).env("OMP_NUM_THREADS", "1");
-        // The hosts share this machine, whose processes could read each other's memory: other hosts cannot.
+        // Processes of one machine can read each other's memory, but those of different hosts cannot.
         command.env("TASKD_STATE_TRANSFER", "tcp");
         // No other machine is on the network of these hosts.
         command.env("TASKD_JOB_TOKEN", TOKEN).env("TASKD_INSECURE", "1");

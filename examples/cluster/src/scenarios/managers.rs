@@ -12,7 +12,7 @@ const STEPPED_DOWN: &str = "another host is the manager";
 const NOT_CONFIRMED: &str = "the manager is not confirmed";
 /// Seconds from the cut of the manager's host, which has ranks, to the next step.
 const CUT_BOUND_S: f64 = 5.0;
-/// Seconds for which training may pause while a manager is replaced whose host has no rank.
+/// Seconds for which training may pause while a manager on a host without ranks is replaced.
 const STALL_BOUND_S: f64 = 0.5;
 
 pub(super) const SCENARIOS: &[Scenario] = &[

@@ -54,7 +54,7 @@ pub struct Scenario {
     inject: Inject,
 }
 
-/// A scenario without a fault, whose fields others begin from.
+/// Default values of a scenario's fields; it injects nothing.
 const BASE: Scenario = Scenario {
     name: "",
     about: "",

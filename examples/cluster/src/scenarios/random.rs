@@ -15,7 +15,7 @@ use tokio::time::sleep;
 
 /// Most faults of one case.
 const FAULTS_MAX: u32 = 3;
-/// One of so many faults is followed by the kill of a rank or a guard during its recovery.
+/// During the recovery from every n-th fault, on average, a rank or a guard is killed: n.
 const KILL_ONE_OF: u32 = 3;
 
 /// One random case.

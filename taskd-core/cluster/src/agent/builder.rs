@@ -97,7 +97,7 @@ impl AgentBuilder {
         self
     }
 
-    /// Makes the agent state a calendar time that is ahead of the machine's by so many nanoseconds.
+    /// Sets by how many nanoseconds the calendar time that the agent states is ahead of the machine's.
     #[cfg(feature = "test-util")]
     #[doc(hidden)]
     #[must_use]

@@ -7,8 +7,7 @@ use crate::wire::proto::Answer;
 use std::collections::BTreeMap;
 
 /// Maximum number of relayed calls whose answers are kept for a repetition. A manager waits for fewer. A call that is
-/// older
-/// than all of them is answered with an error: whether it was carried out is not known any more.
+/// older than all of them is answered with an error: whether it was carried out is not known any more.
 pub(super) const RELAYED_MAX: usize = 4096;
 
 /// The relayed calls of a session, by their numbers.

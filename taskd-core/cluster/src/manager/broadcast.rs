@@ -1,10 +1,8 @@
 //! Calls to many agents at once: a few relays get them all, and pass them on. Without relays, or for few calls, each
-//! agent is
-//! called over its own session.
+//! agent is called over its own session.
 //!
 //! An answer that does not come in time through relays is fetched over the session: the manager makes the call itself,
-//! with
-//! the same number, and the agent carries it out once.
+//! with the same number, and the agent carries it out once.
 
 use super::host::{Host, Session, Visibility};
 use super::{Inner, Manager};
@@ -41,7 +39,7 @@ pub(super) struct Broadcasts {
     queue: mpsc::UnboundedSender<Submission>,
     /// Number of agents to which one sender passes calls on; 0 for no relays.
     fanout: AtomicU32,
-    /// Number of broadcasts whose calls have not all been submitted.
+    /// Number of broadcasts that still submit calls.
     submitting: watch::Sender<usize>,
     open: Mutex<BTreeMap<u64, BTreeMap<u32, Target>>>,
     last: AtomicU64,
@@ -86,8 +84,7 @@ impl Broadcasts {
     }
 
     /// Makes calls to many agents: those that leave together go through relays together. They are submitted when
-    /// `calls` is
-    /// polled for the first time.
+    /// `calls` is polled for the first time.
     pub(super) async fn together<F: Future>(&self, calls: F) -> F::Output {
         let mut submitting = Some(Submitting::new(&self.submitting));
         let mut calls = pin!(calls);
@@ -198,7 +195,7 @@ impl Inner {
     }
 }
 
-/// A broadcast whose calls have not all been submitted.
+/// A broadcast that still submits calls.
 struct Submitting<'a>(&'a watch::Sender<usize>);
 
 impl Submitting<'_> {

@@ -1,12 +1,9 @@
 //! One host as its manager sees it: its session, its signs of life, and its last grant.
 //!
 //! Live connections have a single owner each: the task that reads a connection holds its `Host`, so that a message of
-//! 10,000
-//! agents looks nothing up and takes no lock that another agent's message takes. The map of all hosts is an ordered one
-//! behind
-//! one lock, which only the begin and the end of a session take: a concurrent map would have nothing to speed up, and
-//! its order
-//! would differ from run to run.
+//! 10,000 agents looks nothing up and takes no lock that another agent's message takes. The map of all hosts is an
+//! ordered one behind one lock, which only the begin and the end of a session take: a concurrent map would have nothing
+//! to speed up, and its order would differ from run to run.
 
 use super::facts::FactCounts;
 use crate::clock_offset::{ClockOffset, HostClocks, Reading, RoundTrip};
@@ -236,8 +233,7 @@ impl Host {
     }
 
     /// Returns the shortest time that may have passed between this time of the host's own clock and `now` of the
-    /// manager's
-    /// own, both in nanoseconds.
+    /// manager's own, both in nanoseconds.
     pub(super) fn passed(&self, sent_nanos: u64, now: u64, rate_ppm: u32) -> Duration {
         self.lock().clocks.passed(sent_nanos, now, rate_ppm)
     }

@@ -130,8 +130,7 @@ impl ManagerService {
     }
 
     /// Returns the manager for an agent that has seen the epoch `seen`. While no manager of a later epoch is known, it
-    /// waits
-    /// for one: agents that all dial again and again would take the processor time that an election needs.
+    /// waits for one: agents that all dial again and again would take the processor time that an election needs.
     async fn manager(&self, seen: u64) -> Result<Arc<Inner>, Status> {
         let mut office = self.office.subscribe();
         let decided = office.wait_for(|office| match office {
@@ -234,8 +233,7 @@ pub(super) fn read(hello: Hello, peer: Option<&Peer>) -> Result<Greeting, Status
 }
 
 /// Returns the address at which other agents reach an agent. An address without a host means the host from which the
-/// agent
-/// has connected.
+/// agent has connected.
 fn peer_address(stated: &str, seen: Option<SocketAddr>) -> Option<String> {
     match stated.strip_prefix(':') {
         _ if stated.is_empty() => None,

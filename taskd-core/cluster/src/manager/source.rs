@@ -97,7 +97,7 @@ impl ClusterSource {
         let mut calls: FuturesUnordered<_> = calls.collect();
         while let Ok(Some(answers)) = timeout_at(until, calls.next()).await {
             for (domain, answer) in answers {
-                // A domain whose host is not known is requested of all hosts, and one of them has it.
+                // If the host of a domain is not known, all hosts are asked, and one of them has it.
                 match replies.get(&domain) {
                     Some(Ok(_)) => {}
                     _ => _ = replies.insert(domain, answer),
@@ -163,8 +163,8 @@ impl TraceSource for ClusterSource {
 }
 
 impl Inner {
-    /// Returns the hosts that have these domains, and the domains that no host has. A process whose host its
-    /// launcher chose may be on any.
+    /// Returns the hosts that have these domains, and the domains that no host has. If a launcher chose the host of a
+    /// process, it may be on any.
     async fn hosts_of(&self, about: Vec<Domain>) -> (Vec<(Arc<Host>, Vec<Domain>)>, Vec<Domain>) {
         let committed = self.committed.lock().await;
         let record = &committed.record;

@@ -12,7 +12,7 @@ use std::time::Duration;
 use taskd_runtime::job::NodeId;
 use tokio::time::{MissedTickBehavior, interval};
 
-/// Label of an agent whose process has a voter that can be admitted: the voter's address, `HOST:PORT`.
+/// Label of an agent that has a voter in its process: the voter's address, `HOST:PORT`. The voter can be admitted.
 pub const VOTER_LABEL: &str = "taskd.voter";
 /// Time between two looks at the voters.
 const LOOK_EVERY: Duration = Duration::from_millis(500);

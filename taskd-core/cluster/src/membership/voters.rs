@@ -81,7 +81,7 @@ pub fn choose_voters(hosts: &BTreeMap<NodeId, Host>, topology: &Topology, curren
     voters(chosen.voters.into_iter())
 }
 
-/// Chooses the host whose voter replaces the one of the host `lost`: of the hosts `can` that do not vote, the one in the
+/// Chooses the host that votes instead of the host `lost`: of the hosts `can` that do not vote, the one in the
 /// widest domains with the fewest remaining voters, then in the narrower ones. Returns `None` if there is no such host.
 ///
 /// ```

@@ -1,6 +1,5 @@
 //! The codec of messages: protobuf with small buffers. A manager has two for each of 10,000 sessions, and most messages
-//! are
-//! short.
+//! are short.
 
 use std::marker::PhantomData;
 use tonic::codec::{BufferSettings, Codec};

@@ -164,7 +164,7 @@ impl Cluster {
         self.now.store(u64::try_from(now.as_nanos()).unwrap_or(u64::MAX), Ordering::Relaxed);
     }
 
-    /// Ends the processes whose time has come.
+    /// Removes the processes that have ended.
     pub(crate) fn reap(&self) {
         let (now, mut state) = (self.now(), self.lock());
         let stop_within = self.settings().stop_within;

@@ -1,4 +1,4 @@
-//! A server that receives requests late and twice, and whose sessions repeat and lose messages.
+//! A server that receives requests late and twice. Its sessions repeat and lose messages.
 
 use std::convert::Infallible;
 use std::future::Future;
@@ -14,7 +14,7 @@ use tonic::server::NamedService;
 
 use crate::cluster::Cluster;
 
-/// A service whose messages are subject to the weather of the simulation.
+/// A service that receives its messages as the simulated network delivers them.
 #[derive(Clone)]
 pub(crate) struct Unreliable<S> {
     pub(crate) inner: S,

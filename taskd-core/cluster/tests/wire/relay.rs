@@ -38,7 +38,7 @@ impl Launcher for Recorded {
     }
 }
 
-/// A host whose agent other agents can reach.
+/// A host with an agent that other agents can reach.
 pub(crate) struct Host {
     pub(crate) name: NodeId,
     pub(crate) fake: FakeLauncher,

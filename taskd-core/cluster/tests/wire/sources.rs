@@ -44,7 +44,7 @@ fn facts(batches: u64) -> Vec<Fact> {
     (0..batches * BATCH).map(|number| step(number).with_age(age(number))).collect()
 }
 
-/// A source of so many batches that answers a probe of rank 0, and then waits.
+/// Returns a source that has this number of batches, answers a probe of rank 0, and then waits.
 fn scripted(batches: u64) -> ScriptedSource {
     let scripted = ScriptedSource::new(facts(batches).chunks(BATCH as usize).map(<[Fact]>::to_vec));
     let scripted = scripted.answering(PROCESS_STATE, rank(0), ProbeResult::Text("state=T".into()));

@@ -1,6 +1,5 @@
 //! A process of the job that is not on the way of a call cannot call an agent: it does not know the secret of the
-//! agent's
-//! session.
+//! agent's session.
 
 use crate::cluster::{Cluster, PATIENCE};
 use crate::relay::host;

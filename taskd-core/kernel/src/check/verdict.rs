@@ -28,9 +28,9 @@ pub struct Verdict {
     pub faulty_links: BTreeSet<Link>,
     /// Slow links between healthy hosts.
     pub slow_links: BTreeSet<Link>,
-    /// Hosts that failed and about which the probes cannot tell more.
+    /// Hosts that failed, without a proof of which one is faulty.
     pub suspects: BTreeMap<usize, Suspect>,
-    /// Hosts with slow exchanges about which the probes cannot tell more.
+    /// Hosts with slow exchanges, without a proof of which one is slow.
     pub slow_suspects: BTreeMap<usize, Suspect>,
     /// Number of probes.
     pub probes: usize,

@@ -295,7 +295,7 @@ pub struct NodeStatus {
     /// `None` if the launcher does not count them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub standbys: Option<u32>,
-    /// The fault or network domain whose failure explains that the host has left together with others, such as
+    /// The fault or network domain that failed, if that explains why the host left together with others, such as
     /// `leaf l1`. The kernel then blames this domain once, and not each host.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lost_with: Option<Name>,

@@ -130,7 +130,7 @@ impl MultiHostLauncher {
     }
 
     /// Reports that several hosts have left for good, as [`remove`](Self::remove) does for one, with the reason of each.
-    /// `lost_with` is the fault or network domain whose failure explains the loss, if one does: see
+    /// `lost_with` is the fault or network domain that failed, if that explains the loss: see
     /// [`NodeStatus::lost_with`].
     pub fn remove_together(&self, hosts: BTreeMap<NodeId, String>, lost_with: Option<&Name>) {
         let mut gone = Vec::new();

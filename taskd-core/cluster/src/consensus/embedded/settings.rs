@@ -71,7 +71,7 @@ impl EmbeddedSettings {
         self
     }
 
-    /// Returns the settings for a job whose hosts may train for `lease` without contact to a manager: the next manager is
+    /// Returns the settings for a job in which hosts may train for `lease` without contact to a manager: the next one is
     /// elected within half of that, [`failover`](EmbeddedSettings::failover). The other half is for agents to notice the
     /// loss, to find the next manager, and to get a lease from it, so that a change of managers stops no rank. Not longer
     /// than the default, and not shorter than a machine with a disk can serve.

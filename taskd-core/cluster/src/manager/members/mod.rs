@@ -151,13 +151,13 @@ pub(super) struct Members {
     begun: Instant,
     /// Hosts that have left: until that is reported and they are in no world.
     gone: Mutex<BTreeMap<NodeId, Gone>>,
-    /// The tree, with the number of the last session whose labels are in it.
+    /// The tree, with the number of the last session that contributed labels to it.
     topology: Mutex<Option<(u64, Topology)>>,
     /// The hosts of the world in force.
     in_force: Mutex<BTreeSet<NodeId>>,
     /// The first world, from its decision until it is in force.
     handed_out: Mutex<Option<NodeRanks>>,
-    /// Sessions whose agents were refused, by host.
+    /// Sessions of refused agents, by host.
     refused: Mutex<BTreeMap<NodeId, u64>>,
     decision: watch::Sender<Option<Decision>>,
 }

@@ -84,7 +84,7 @@ impl Recover {
 }
 
 /// Returns the hosts on which more of these ranks start than standbys are ready, as text for the reason; `None` if all of
-/// them can take their ranks at once. A host whose standbys are not counted is taken to have enough.
+/// them can take their ranks at once. A host that does not report its standbys is assumed to have enough.
 fn without_standbys(view: &View, world: &World, coming: &BTreeSet<Rank>) -> Option<String> {
     let mut wanted: BTreeMap<&NodeId, u32> = BTreeMap::new();
     let members = coming.iter().filter_map(|rank| world.members().get(rank));

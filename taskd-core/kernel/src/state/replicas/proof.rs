@@ -19,7 +19,7 @@ pub struct ReplicaProof {
     pub loop_number: u64,
     /// Step of the round.
     pub step: u64,
-    /// True if the round was the first after a step whose collectives differ from those of earlier steps.
+    /// True if the round was the first after a step with other collectives than earlier steps.
     pub first_of_kind: bool,
     /// The sets of proven replicas, each of two or more ranks.
     pub sets: Vec<BTreeSet<Rank>>,

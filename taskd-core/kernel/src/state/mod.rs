@@ -10,11 +10,11 @@ mod host_history;
 #[doc(hidden)]
 pub mod placement;
 mod replicas;
+mod start;
 mod view;
 
 pub use change::{
-    Change, GuardEnd, GuardState, GuardStatus, Listing, NodeState, NodeStatus, Phase, Place, ProcStatus, Revision,
-    StartBatch, StartOrder,
+    Change, GuardEnd, GuardState, GuardStatus, Listing, NodeState, NodeStatus, Phase, ProcStatus, Revision,
 };
 pub use checkpoint::{CheckpointManifest, CheckpointShard, InMemoryCheckpoint, InMemoryCheckpointId};
 pub use control_link::{
@@ -31,4 +31,5 @@ pub use directive::{
 pub use host_history::{HOSTS_MAX, HostHistory, HostIncident, INCIDENTS_MAX, INCIDENTS_TOTAL_MAX};
 pub(crate) use host_history::{PERIOD_DAYS as HOST_PERIOD_DAYS, classes as host_incident_classes};
 pub use replicas::{ReplicaFigures, ReplicaProof, Replicas};
+pub use start::{Place, StartBatch, StartOrder};
 pub use view::{Proc, View};

@@ -5,6 +5,7 @@ use super::{Outcome, Target};
 use std::cell::RefCell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
+use taskd_core::testing::{peak_memory_kib, thread_time};
 
 /// Processor time of one case from which it is slow.
 const TIME_MAX: Duration = Duration::from_millis(500);
@@ -64,7 +65,7 @@ impl Watch {
             growth_kib: 0,
             problems: Vec::new(),
             usual_kib: None,
-            clock: now(),
+            clock: thread_time(),
         }
     }
 
@@ -90,7 +91,7 @@ impl Watch {
                 self.problem(case, what);
             }
         }
-        let clock = now();
+        let clock = thread_time();
         let spent = clock.saturating_sub(self.clock);
         self.clock = clock;
         self.slowest = self.slowest.max(spent);
@@ -110,7 +111,7 @@ impl Watch {
 
     /// Compares the largest memory of the process since the last call with the usual one.
     pub(crate) fn memory(&mut self, first: u64) {
-        let Some(kib) = peak_kib() else { return };
+        let Some(kib) = peak_memory_kib() else { return };
         // The first block loads the reader's own tables.
         let usual = *self.usual_kib.get_or_insert(kib);
         let growth = kib.saturating_sub(usual);
@@ -126,19 +127,4 @@ impl Watch {
             self.problems.push(Problem { case, what });
         }
     }
-}
-
-/// Processor time of the thread.
-fn now() -> Duration {
-    let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
-    Duration::new(time.tv_sec.unsigned_abs(), u32::try_from(time.tv_nsec).unwrap_or_default())
-}
-
-/// Returns the largest resident memory of the process since the last call, in KiB; `None` if the kernel does not report it.
-fn peak_kib() -> Option<u64> {
-    let status = std::fs::read_to_string("/proc/self/status").ok()?;
-    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
-    let kib = line.trim().trim_end_matches("kB").trim().parse().ok();
-    drop(std::fs::write("/proc/self/clear_refs", "5"));
-    kib
 }

@@ -4,6 +4,7 @@ use serde::Serialize;
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::{Duration, Instant};
+use taskd_testing::testing::{peak_memory_kib, thread_time};
 
 /// Processor time of one case from which it is slow.
 const TIME_MAX: Duration = Duration::from_millis(500);
@@ -82,9 +83,9 @@ impl Watch {
 
     /// Runs one case.
     pub(super) fn case(&mut self, case: u64, input: &[u8], read: fn(&[u8]) -> Result<(), String>) {
-        let before = processor_time();
+        let before = thread_time();
         let outcome = catch_unwind(AssertUnwindSafe(|| read(input)));
-        let spent = processor_time().saturating_sub(before);
+        let spent = thread_time().saturating_sub(before);
         self.figures.cases += 1;
         match outcome {
             Ok(Ok(())) => self.figures.read += 1,
@@ -114,7 +115,7 @@ impl Watch {
 
     /// Compares the largest memory of the process since the last call with the usual one.
     fn memory(&mut self, case: u64) {
-        let Some(kib) = peak_kib() else { return };
+        let Some(kib) = peak_memory_kib() else { return };
         let usual = *self.usual_kib.get_or_insert(kib); // the first block loads the parser's own tables
         let growth = kib.saturating_sub(usual);
         self.figures.peak_growth_mib = self.figures.peak_growth_mib.max(growth / 1024);
@@ -134,20 +135,4 @@ impl Watch {
         self.figures.seconds = self.began.elapsed().as_secs_f64();
         self.figures
     }
-}
-
-/// Returns the processor time of the thread.
-fn processor_time() -> Duration {
-    let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
-    Duration::try_from(time).unwrap_or_default()
-}
-
-/// Returns the largest resident memory of the process since the last call, in KiB; `None` if the system does not report
-/// it.
-fn peak_kib() -> Option<u64> {
-    let status = std::fs::read_to_string("/proc/self/status").ok()?;
-    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
-    let kib = line.trim().trim_end_matches("kB").trim().parse().ok();
-    drop(std::fs::write("/proc/self/clear_refs", "5"));
-    kib
 }

@@ -80,7 +80,9 @@ impl ClusterSettings {
     #[must_use]
     pub fn for_agents(agents: u32) -> ClusterSettings {
         let default = ClusterSettings::default();
-        let lease_interval = default.lease_interval.max(Duration::from_secs(1) * agents / LEASES_PER_SECOND);
+        // In whole milliseconds, rounded up: a rounded-down part of a nanosecond would contradict `check`.
+        let all_request = Duration::from_millis((u64::from(agents) * 1000).div_ceil(LEASES_PER_SECOND.into()));
+        let lease_interval = default.lease_interval.max(all_request);
         let silent_after = default.silent_after.max(lease_interval * 3 / 2);
         let all_connect = Duration::from_secs(1) * agents / CONNECTIONS_PER_SECOND;
         ClusterSettings {

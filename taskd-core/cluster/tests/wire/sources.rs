@@ -16,6 +16,7 @@ use taskd_runtime::trace::{
 };
 use taskd_testing::testing::conformance;
 use taskd_testing::testing::doubles::{FakeLauncher, FakeProgram, ScriptedSource};
+use tokio::sync::{Notify, watch};
 use tokio::time::{Instant, sleep, timeout};
 
 /// Facts of a scripted batch.
@@ -210,15 +211,53 @@ async fn a_probe_goes_to_the_hosts_that_it_concerns() {
     assert_eq!(source.collect(&other, &rank(1)).await, Err(SourceError::Unsupported));
 }
 
+/// A source whose batches after the first ones wait for a gate.
+struct Gated {
+    inner: ScriptedSource,
+    /// Batches that were taken.
+    calls: u64,
+    opened: watch::Receiver<bool>,
+    /// Notified when the 40 batches were taken.
+    all_read: Arc<Notify>,
+}
+
+impl Gated {
+    /// Batches that do not wait.
+    const BEFORE: u64 = 2;
+}
+
+#[async_trait::async_trait]
+impl TraceSource for Gated {
+    fn info(&self) -> SourceInfo {
+        self.inner.info()
+    }
+    async fn next(&mut self) -> Option<Result<TraceBatch, SourceError>> {
+        if self.calls >= Gated::BEFORE {
+            let _ = self.opened.wait_for(|opened| *opened).await;
+        }
+        if self.calls == 40 {
+            self.all_read.notify_one();
+        }
+        let batch = self.inner.next().await;
+        self.calls += 1;
+        batch
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn facts_wait_for_the_next_manager_and_state_their_age() {
     let cluster = Cluster::new(settings()).await;
-    let _host = host_with(&cluster, "host", scripted(40));
+    let (gate, opened) = watch::channel(false);
+    let all_read = Arc::new(Notify::new());
+    let gated = Gated { inner: scripted(40), calls: 0, opened, all_read: Arc::clone(&all_read) };
+    let _host = host_with(&cluster, "host", gated);
     let first = cluster.manager(1).await;
     let mut source = first.source();
-    read_until(&mut source, |fact| step_of(fact) == Some(BATCH)).await;
+    read_until(&mut source, |fact| step_of(fact) == Some(Gated::BEFORE * BATCH - 1)).await;
     drop((source, first));
-    let pause = Duration::from_secs(1);
+    gate.send_replace(true);
+    timeout(PATIENCE, all_read.notified()).await.expect("the agent reads its source without a manager");
+    let pause = Duration::from_millis(300);
     sleep(pause).await;
     let second = cluster.manager(1).await;
     let mut seen = Vec::new();
@@ -231,7 +270,7 @@ async fn facts_wait_for_the_next_manager_and_state_their_age() {
     let first = steps[0];
     assert_eq!(steps, (first..40 * BATCH).collect::<Vec<_>>(), "without a gap");
     let (_, last_age) = seen.last().expect("there are facts");
-    assert!(*last_age > pause / 2 && *last_age < pause + PATIENCE, "it waited on its host: {last_age:?}");
+    assert!(*last_age >= pause && *last_age < pause + PATIENCE, "it waited on its host: {last_age:?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -1,4 +1,4 @@
-//! Finds the manager: dials all addresses until one of them welcomes this agent.
+//! Finds the manager: dials its possible addresses, one after the other, until one of them welcomes this agent.
 
 use super::{AgentError, RETRY, Shared};
 use crate::dial::root_cause;
@@ -9,12 +9,12 @@ use crate::wire::proto::{Hello, ToAgent, ToManager, Welcome, to_agent, to_manage
 use crate::wire::{BODY_BYTES_MAX, MANAGER_METADATA, MESSAGE_BYTES_MORE, VERSION_MIN, encode};
 use futures::StreamExt;
 use futures::stream::FuturesUnordered;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
-use tokio::time::timeout;
+use tokio::time::{Instant, sleep_until, timeout};
 use tokio_stream::wrappers::UnboundedReceiverStream;
 use tonic::transport::Channel;
 use tonic::{Code, Status, Streaming};
@@ -23,6 +23,8 @@ use tonic::{Code, Status, Streaming};
 const HINTS_MAX: usize = 16;
 /// Part of a lease that is the longest time between two attempts while the lease runs: one eighth.
 const LEASE_PART: u32 = 8;
+/// Part of the time limit of a connection after which the next address is dialled, too: one fifth, 200 ms by default.
+const NEXT_PART: u32 = 5;
 
 /// A connection over which a manager has welcomed this agent.
 pub(super) struct Opened {
@@ -48,10 +50,15 @@ pub(super) enum End {
 
 /// The addresses that are dialled, and what is known of them.
 ///
-/// All addresses are tried at the same time: a host that is lost or stopped does not answer, and must not hide the next
-/// manager until its time limit. The first welcome wins, and the other connections are dropped.
+/// The next address is dialled as soon as one has refused, and after a fraction of a second without an answer, as RFC 8305
+/// does: a host that is lost or stopped does not answer, and must not hide the next manager until its time limit. The first
+/// welcome wins, and the other connections are dropped. To dial all at once would make the handshakes of thousands of agents
+/// with processes that are not the manager compete with those that matter.
 pub(super) struct Search {
     shared: Arc<Shared>,
+    /// Address of the last manager. It is dialled first, since usually only the connection was lost; but last of all if that
+    /// connection did not last: no majority may confirm that manager, so that another one is in office.
+    last: Option<String>,
     /// Addresses of managers that others have named, to be dialled besides the listed ones.
     hints: Vec<String>,
     /// Number of attempts in a row that have failed, by address.
@@ -62,10 +69,16 @@ pub(super) struct Search {
     logged: String,
 }
 
-/// An address with its answer. `repeats` is false for an address that another process has named.
-struct Attempt {
+/// An address that is dialled. `repeats` is false for one that another process has named: it is dialled once.
+#[derive(Clone)]
+struct Place {
     address: String,
     repeats: bool,
+}
+
+/// An address with its answer.
+struct Attempt {
+    place: Place,
     answer: Result<Opened, NotOpened>,
 }
 
@@ -73,7 +86,7 @@ impl Search {
     pub(super) fn new(shared: &Arc<Shared>) -> Search {
         let shared = Arc::clone(shared);
         let (failed, logged) = (BTreeMap::new(), String::new());
-        Search { shared, hints: Vec::new(), failed, short: 0, admitted: false, logged }
+        Search { shared, last: None, hints: Vec::new(), failed, short: 0, admitted: false, logged }
     }
 
     /// Dials this address, too.
@@ -88,31 +101,39 @@ impl Search {
     /// # Errors
     /// Returns [`AgentError::Refused`] if a manager refuses this agent before it was ever admitted.
     pub(super) async fn welcomed(&mut self, known: &Known) -> Result<Opened, AgentError> {
-        let hints = std::mem::take(&mut self.hints).into_iter().map(|address| (address, false));
-        let listed = self.shared.managers.all().into_iter().map(|address| (address, true));
-        let all: Vec<(String, bool)> = listed.chain(hints).collect();
-        let mut attempts: FuturesUnordered<_> =
-            all.into_iter().map(|(address, repeats)| self.attempt(address, repeats, None, known)).collect();
-        while let Some(Attempt { address, repeats, answer }) = attempts.next().await {
+        let mut waiting = self.in_order();
+        let (mut attempts, mut next_at) = (FuturesUnordered::new(), Instant::now());
+        loop {
+            let attempt = tokio::select! {
+                biased;
+                Some(attempt) = attempts.next() => attempt,
+                () = sleep_until(next_at), if !waiting.is_empty() => {
+                    next_at = Instant::now() + self.next_after();
+                    attempts.extend(waiting.pop_front().map(|place| self.attempt(place, None, known)));
+                    continue;
+                }
+                else => return Err(AgentError::Refused("the agent has no address of a manager".into())), // `build` refuses that
+            };
+            let Attempt { place, answer } = attempt;
             let NotOpened { end, channel } = match answer {
                 Ok(opened) => return Ok(self.opened(opened)),
                 Err(not_opened) => not_opened,
             };
+            next_at = Instant::now();
             match end {
                 End::Refused(why) if !self.admitted => return Err(AgentError::Refused(why)),
-                End::Elsewhere(manager) if self.shared.managers.all().contains(&manager) => {} // it is dialled already
-                End::Elsewhere(manager) if manager != address && attempts.len() < self.attempts_max() => {
-                    attempts.push(self.attempt(manager, false, None, known));
+                End::Elsewhere(manager) => {
+                    next_at += self.next_after(); // the manager is known: it gets time to answer
+                    let named = self.named(manager, &place.address, &mut waiting, attempts.len());
+                    attempts.extend(named.map(|named| self.attempt(named, None, known)));
                 }
-                End::Elsewhere(_) => self.log(&address, format!("{address} is not the manager and knows no other")),
-                End::Refused(why) | End::Retry(why) => self.log(&address, why),
+                End::Refused(why) | End::Retry(why) => self.log(&place.address, why),
             }
-            if repeats {
-                let again = Again { after: self.pause_for(&address), channel };
-                attempts.push(self.attempt(address, repeats, Some(again), known));
+            if place.repeats {
+                let again = Again { after: self.pause_for(&place.address), channel };
+                attempts.push(self.attempt(place, Some(again), known));
             }
         }
-        Err(AgentError::Refused("the agent has no address of a manager".into())) // `build` refuses that
     }
 
     /// Logs why a connection has ended, and waits if it has not lasted: `lasted` is true for one that served for a while.
@@ -124,8 +145,43 @@ impl Search {
         }
     }
 
+    /// Returns all addresses in the order in which they are dialled: those that others have named, that of the last manager,
+    /// and the listed ones, from a place that depends on this host's name, so that the agents of a job do not all begin with
+    /// the same one.
+    fn in_order(&mut self) -> VecDeque<Place> {
+        let mut listed = self.shared.managers.all();
+        let first = name_hash(self.shared.host.0.as_str()).checked_rem(listed.len() as u64).unwrap_or_default();
+        listed.rotate_left(usize::try_from(first).unwrap_or_default());
+        let hints = std::mem::take(&mut self.hints);
+        let named: Vec<Place> =
+            hints.iter().map(|hint| Place { address: hint.clone(), repeats: listed.contains(hint) }).collect();
+        listed.retain(|address| !hints.contains(address));
+        let is_last = |address: &String| self.last.as_ref() == Some(address);
+        listed.sort_by_key(|address| is_last(address) != (self.short == 0)); // stable: only the last manager moves
+        named.into_iter().chain(listed.into_iter().map(|address| Place { address, repeats: true })).collect()
+    }
+
+    /// Returns the address that `by` has named as the manager's, if it is to be dialled now.
+    fn named(&mut self, manager: String, by: &str, waiting: &mut VecDeque<Place>, dialled: usize) -> Option<Place> {
+        if let Some(at) = waiting.iter().position(|place| place.address == manager) {
+            return waiting.remove(at);
+        }
+        if manager == by {
+            self.log(by, format!("{by} is not the manager and knows no other"));
+            return None;
+        }
+        let is_new = !self.shared.managers.all().contains(&manager) && dialled < self.attempts_max();
+        is_new.then_some(Place { address: manager, repeats: false })
+    }
+
+    /// Returns the time without an answer after which the next address is dialled, too.
+    fn next_after(&self) -> Duration {
+        self.longest_pause().min(self.shared.settings.connect_within / NEXT_PART)
+    }
+
     fn opened(&mut self, opened: Opened) -> Opened {
         self.admitted = true;
+        self.last = Some(opened.address.clone());
         self.failed.clear();
         self.shared.connections.fetch_add(1, Ordering::Relaxed);
         opened
@@ -137,8 +193,7 @@ impl Search {
 
     fn attempt(
         &self,
-        address: String,
-        repeats: bool,
+        place: Place,
         again: Option<Again>,
         known: &Known,
     ) -> impl Future<Output = Attempt> + Send + use<> {
@@ -146,8 +201,8 @@ impl Search {
         async move {
             let Again { after, channel } = again.unwrap_or_default();
             tokio::time::sleep(after).await;
-            let answer = open(&shared, &address, channel, &known).await;
-            Attempt { address, repeats, answer }
+            let answer = open(&shared, &place.address, channel, &known).await;
+            Attempt { place, answer }
         }
     }
 
@@ -178,6 +233,12 @@ impl Search {
 /// Returns the shortest pause, doubled `number` times, but not more than `longest`.
 fn doubled(number: u32, longest: Duration) -> Duration {
     RETRY.0.saturating_mul(1_u32.checked_shl(number).unwrap_or(u32::MAX)).min(longest)
+}
+
+/// Returns a number that depends on all characters of a name, the same in every process: FNV-1a.
+fn name_hash(name: &str) -> u64 {
+    let add = |hash: u64, byte: u8| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
+    name.bytes().fold(0xcbf2_9ce4_8422_2325, add)
 }
 
 /// A further attempt at an address.

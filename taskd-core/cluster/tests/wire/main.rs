@@ -6,6 +6,7 @@
 mod bad_input;
 mod cluster;
 mod copies;
+mod dialling;
 mod lease;
 mod majority;
 mod members;

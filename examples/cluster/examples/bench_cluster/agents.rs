@@ -1,4 +1,4 @@
-//! A process with a part of the agents. Commands: `fault HOST`, `arrivals`, `count`.
+//! A process with a part of the agents. Commands: `fault HOST INCARNATION`, `arrivals`, `state`.
 
 use crate::job::{JOB, host, now, raise_limits, security, settings};
 use clap::Args;
@@ -73,12 +73,12 @@ pub(crate) async fn run(options: Options) -> Result<(), Failure> {
     raise_limits();
     let security = security(&options.dir).await?;
     let arrivals = Arrivals::default();
-    let (mut fakes, mut running) = (BTreeMap::new(), JoinSet::new());
+    let (mut fakes, mut agents, mut running) = (BTreeMap::new(), Vec::new(), JoinSet::new());
     for number in options.first..options.first + options.count {
         let fake = FakeLauncher::with_nodes([host(number).0], 1);
         fakes.insert(number, fake.attach());
         let launcher = Recorded { fake, arrivals: Arc::clone(&arrivals) };
-        serve(&options, &security, host(number), launcher, &mut running).await?;
+        agents.push(serve(&options, &security, host(number), launcher, &mut running).await?);
     }
     println!("{}", json!({ "agents": options.count }));
     let mut commands = BufReader::new(stdin()).lines();
@@ -93,7 +93,11 @@ pub(crate) async fn run(options: Options) -> Result<(), Failure> {
                 println!("{}", json!({ "fault": killed, "at": at }));
             }
             ["arrivals"] => println!("{}", json!({ "arrivals": std::mem::take(&mut *lock(&arrivals)) })),
-            ["count"] => println!("{}", json!({ "count": lock(&arrivals).len() })),
+            ["state"] => {
+                let fenced = agents.iter().filter(|agent| agent.fenced() > 0).count();
+                let connections: u64 = agents.iter().map(|agent| agent.connections()).sum();
+                println!("{}", json!({ "fenced": fenced, "connections": connections }));
+            }
             _ => return Err(format!("{line} is no command").into()),
         }
     }
@@ -107,7 +111,7 @@ async fn serve(
     host: NodeId,
     launcher: Recorded,
     running: &mut JoinSet<Result<(), String>>,
-) -> Result<(), Failure> {
+) -> Result<Arc<Agent>, Failure> {
     // Addresses of their own, so that the ports of one suffice for all processes.
     let address = Ipv4Addr::new(127, 0, 1, options.process);
     let listener = TcpListener::bind(SocketAddr::new(address.into(), 0)).await?;
@@ -123,13 +127,14 @@ async fn serve(
     for manager in &options.managers {
         agent = agent.manager(manager);
     }
-    let agent = agent.forwarder(forwarder, peer).build()?;
+    let agent = Arc::new(agent.forwarder(forwarder, peer).build()?);
+    let runs = Arc::clone(&agent);
     running.spawn(async move {
-        let ended = agent.run(CancellationToken::new()).await;
+        let ended = runs.run(CancellationToken::new()).await;
         ended.map_err(|error| {
             println!("{}", json!({ "error": format!("an agent is refused: {error}") }));
             error.to_string()
         })
     });
-    Ok(())
+    Ok(agent)
 }

@@ -11,6 +11,7 @@
 
 mod agents;
 mod child;
+mod etcd;
 mod job;
 mod manager;
 mod measure;
@@ -22,6 +23,9 @@ use report::{Growth, Row};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use taskd_examples::program::{self, Failure, number};
+
+/// Number of agents up to which each gets the whole world.
+const WHOLE_WORLD_MAX: u32 = 1000;
 
 /// Measures a manager with many agents.
 #[derive(Debug, Parser)]
@@ -44,9 +48,13 @@ struct Options {
     /// Factor of all times of leases, elections and connections: for a machine that other programs use too.
     #[arg(long, default_value_t = 1, value_parser = number::<u32>(1, 100))]
     slow: u32,
-    /// Starts ranks with an empty world: each host would decode the world of all hosts on the cores of this machine.
+    /// Starts ranks with an empty world. So are those of more than 1,000 agents: each host would decode the world of all
+    /// hosts on the cores of this machine.
     #[arg(long)]
     empty_world: bool,
+    /// Also measures the same with etcd as the consensus engine, up to the change of the manager.
+    #[arg(long)]
+    etcd: bool,
     /// Also measures torch's TCPStore with this number of clients; 0 measures it with as many as agents.
     #[arg(long)]
     torch: Option<u32>,
@@ -80,16 +88,25 @@ fn main() -> ExitCode {
 fn run(options: &Options) -> Result<(), String> {
     let mut rows = Vec::new();
     for agents in &options.agents {
-        let settings = measure::Settings {
+        let mut settings = measure::Settings {
             agents: *agents,
             seconds: options.seconds,
             processes: options.processes,
             rounds: options.rounds,
             fanout: options.fanout,
-            starts: !options.empty_world,
+            starts: !options.empty_world && *agents <= WHOLE_WORLD_MAX,
             slow: options.slow,
+            etcd: false,
         };
-        let mut row: Row = measure::run(&settings)?;
+        let mut row = Row::default();
+        if let Err(why) = measure::run(&settings, &mut row) {
+            eprintln!("{row}"); // what was measured before the failure
+            return Err(why);
+        }
+        if options.etcd {
+            settings.etcd = true;
+            row.etcd = Some(measure::change_of_manager(&settings)?);
+        }
         if let Some(clients) = options.torch {
             row.torch = Some(torch::measure(if clients == 0 { *agents } else { clients })?);
         }

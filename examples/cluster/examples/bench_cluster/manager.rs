@@ -12,11 +12,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use taskd_cluster::consensus::embedded::{Embedded, EmbeddedConfig, EmbeddedSettings, VoterAddress};
-use taskd_cluster::consensus::{Candidate, Consensus};
+use taskd_cluster::consensus::{Candidate, Consensus, Etcd, EtcdSettings};
 use taskd_cluster::membership::{Host, Next, Policy, State, decide};
-use taskd_cluster::security::IncomingLimits;
+use taskd_cluster::security::{IncomingLimits, SecurityContext};
 use taskd_cluster::{ClusterLauncher, Manager, ManagerService};
-use taskd_core::job::{CommandId, JobTime, ProcId, World};
+use taskd_core::job::{CommandId, JobTime, NodeId, ProcId, World};
 use taskd_core::launch::{Change, DirectiveBatch, LaunchError, Launcher, NodeState, Place, StartBatch, StartOrder};
 use taskd_examples::program::Failure;
 use tokio::io::{AsyncBufReadExt, BufReader, stdin};
@@ -41,10 +41,16 @@ pub(crate) struct Options {
     /// Factor of all times.
     #[arg(long)]
     slow: u32,
+    /// Address of etcd, the engine instead of the voters.
+    #[arg(long)]
+    etcd: Option<String>,
 }
 
 /// Handshakes at the same time: more would delay the messages of the voters, which share this process.
 const HANDSHAKES_MAX: usize = 64;
+
+/// Lease of the manager in etcd: the shortest that etcd grants with its default election timeout.
+const ETCD_LEASE: Duration = Duration::from_secs(2);
 
 /// The hosts that were lost, each with the time.
 type Left = Arc<Mutex<Vec<(String, u64)>>>;
@@ -54,26 +60,19 @@ pub(crate) async fn run(options: Options) -> Result<(), Failure> {
     raise_limits();
     let security = security(&options.dir).await?;
     let own = *options.voters.get(options.voter).ok_or("the voter has no address")?;
-    let voter = |(number, address): (usize, &SocketAddr)| {
-        VoterAddress::new(host(u32::try_from(number).unwrap_or(u32::MAX)), address.to_string())
-    };
-    let voters: Vec<VoterAddress> = options.voters.iter().enumerate().map(voter).collect();
-    let config = EmbeddedConfig::new(JOB, voters[options.voter].clone(), voters.clone(), {
-        options.dir.join(format!("voter-{}", options.voter))
-    });
-    // Long enough that a voter that shares its core with all agents keeps its leader.
-    let [heartbeat, least, most] = [100, 600, 1200].map(|millis| Duration::from_millis(millis) * options.slow);
-    let times = EmbeddedSettings::new(heartbeat, least, most)?;
-    let engine = Embedded::start(config.with_settings(times).with_connect(security.clone())).await?;
+    let (engine, voter) = engine(&options, &security).await?;
     let settings = settings(options.agents, options.slow);
-    let service = ManagerService::new(&settings);
+    let mut service = ManagerService::new(&settings);
+    if options.etcd.is_some() {
+        service = service.with_candidates(options.voters.iter().map(SocketAddr::to_string), &security);
+    }
     let layer = InterceptorLayer::new(security.require_token());
     let server = tonic::transport::Server::builder().layer(layer).add_service(service.clone().into_server());
     let incoming = security.incoming(listen(own)?, IncomingLimits::default().with_handshakes_max(HANDSHAKES_MAX))?;
-    let _serving = tokio::spawn(server.add_service(engine.service()).serve_with_incoming(incoming));
+    let server = server.add_optional_service(voter.as_ref().map(Embedded::service));
+    let _serving = tokio::spawn(server.serve_with_incoming(incoming));
     println!("{}", json!({ "listens": own.to_string() }));
-    let candidate = Candidate::new(voters[options.voter].host.clone(), std::process::id().to_string(), own.to_string());
-    let engine: Arc<dyn Consensus> = Arc::new(engine);
+    let candidate = Candidate::new(candidate_host(options.voter), std::process::id().to_string(), own.to_string());
     let mut commands = BufReader::new(stdin()).lines();
     let manager = tokio::select! {
         elected = Manager::campaign(JOB, &candidate, engine, &service, settings) => elected?,
@@ -109,6 +108,31 @@ pub(crate) async fn run(options: Options) -> Result<(), Failure> {
         println!("{answer}");
     }
     Ok(())
+}
+
+fn candidate_host(number: usize) -> NodeId {
+    host(u32::try_from(number).unwrap_or(u32::MAX))
+}
+
+/// Starts the consensus engine: a voter, or a client of etcd.
+async fn engine(
+    options: &Options,
+    security: &SecurityContext,
+) -> Result<(Arc<dyn Consensus>, Option<Embedded>), Failure> {
+    if let Some(uri) = &options.etcd {
+        let settings = EtcdSettings::new(JOB, [uri.clone()]).with_lease(ETCD_LEASE * options.slow);
+        return Ok((Arc::new(Etcd::new(&settings)?), None));
+    }
+    let voter =
+        |(number, address): (usize, &SocketAddr)| VoterAddress::new(candidate_host(number), address.to_string());
+    let voters: Vec<VoterAddress> = options.voters.iter().enumerate().map(voter).collect();
+    let dir = options.dir.join(format!("voter-{}", options.voter));
+    let config = EmbeddedConfig::new(JOB, voters[options.voter].clone(), voters, dir);
+    // Long enough that a voter that shares its core with all agents keeps its leader.
+    let [heartbeat, least, most] = [100, 600, 1200].map(|millis| Duration::from_millis(millis) * options.slow);
+    let times = EmbeddedSettings::new(heartbeat, least, most)?;
+    let engine = Embedded::start(config.with_settings(times).with_connect(security.clone())).await?;
+    Ok((Arc::new(engine.clone()), Some(engine)))
 }
 
 /// Listens with a backlog for the connections of all agents.

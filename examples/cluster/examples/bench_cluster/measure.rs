@@ -1,8 +1,9 @@
 //! One run: starts the processes, injects the faults, and measures.
 
 use crate::child::Process;
+use crate::etcd::Server;
 use crate::job::{PATIENCE, certify, now};
-use crate::report::Row;
+use crate::report::{ChangeOfManager, Row};
 use crate::{Removed, directory};
 use serde_json::Value;
 use std::net::TcpListener;
@@ -24,6 +25,8 @@ pub(crate) struct Settings {
     pub(crate) fanout: u32,
     pub(crate) starts: bool,
     pub(crate) slow: u32,
+    /// True if etcd is the consensus engine, not the voters.
+    pub(crate) etcd: bool,
 }
 
 /// The processes of a run.
@@ -34,21 +37,22 @@ struct Run {
     manager: usize,
     /// The agents; the last process has one, which is the one that becomes silent.
     agents: Vec<Process>,
+    _etcd: Option<Server>,
     _removed: Removed,
 }
 
-/// Runs all measurements with one number of agents.
-pub(crate) fn run(settings: &Settings) -> Result<Row, String> {
-    let mut row = Row { agents: settings.agents, fanout: settings.fanout, ..Row::default() };
+/// Runs all measurements with one number of agents. After an error, `row` has the figures up to then.
+pub(crate) fn run(settings: &Settings, row: &mut Row) -> Result<(), String> {
+    (row.agents, row.fanout) = (settings.agents, settings.fanout);
     let times = crate::job::settings(settings.agents, settings.slow);
     row.lease_interval_ms = times.lease_interval.as_millis();
     row.lease_ms = times.lease.as_millis();
     step("register");
-    let mut run = Run::begin(settings, &mut row)?;
+    let mut run = Run::begin(settings, row)?;
     step("world");
-    run.world(&mut row)?;
+    run.world(row)?;
     step("leases");
-    run.leases(&mut row)?;
+    run.leases(row)?;
     let leases = row.lease_cpu_percent / 100.0;
     step("broadcast");
     (row.broadcast, _) = run.broadcasts(leases)?;
@@ -62,10 +66,27 @@ pub(crate) fn run(settings: &Settings) -> Result<Row, String> {
     row.relay_counts = run.manager().ask("counts", "counts", PATIENCE)?["counts"].as_str().unwrap_or_default().into();
     step("silent agent");
     row.lost_agent_s = run.lose()?;
+    row.falsely_lost = run.left()?.len().saturating_sub(1); // all but the silent one
+    (row.fenced, row.reconnections) = run.agents_state()?;
     (row.manager_rss_mib, row.manager_rss_peak_mib) = run.manager().rss_mib();
     step("failover");
+    run.fail_over(row)?;
+    row.failover_fenced = run.agents_state()?.0.saturating_sub(row.fenced);
+    row.load = load();
+    Ok(())
+}
+
+/// Measures the change of the manager alone.
+pub(crate) fn change_of_manager(settings: &Settings) -> Result<ChangeOfManager, String> {
+    let mut row = Row { agents: settings.agents, ..Row::default() };
+    step("register, with etcd");
+    let mut run = Run::begin(settings, &mut row)?;
+    step("world, with etcd");
+    run.world(&mut row)?;
+    step("failover, with etcd");
     run.fail_over(&mut row)?;
-    Ok(row)
+    let Row { register_s, world_s, elected_s, failover_s, .. } = row;
+    Ok(ChangeOfManager { register_s, world_s, elected_s, failover_s })
 }
 
 /// Prints what is measured now.
@@ -79,14 +100,19 @@ impl Run {
         let (dir, removed) = directory()?;
         certify(&dir)?;
         let addresses = free_addresses()?;
+        let etcd = settings.etcd.then(|| Server::start(&dir)).transpose()?;
         let mut managers = Vec::new();
         let [agents, slow] = [settings.agents, settings.slow].map(|number| number.to_string());
         for voter in 0..VOTERS {
-            let words = ["manager", "--dir", text(&dir)?, "--voter", &voter.to_string(), "--voters", &addresses];
-            managers.push(Process::start([&words[..], &["--agents", &agents, "--slow", &slow]].concat())?);
+            let number = voter.to_string();
+            let mut words = vec!["manager", "--dir", text(&dir)?, "--voter", &number, "--voters", &addresses];
+            words.extend(["--agents", &agents, "--slow", &slow]);
+            words.extend(etcd.iter().flat_map(|server| ["--etcd", &*server.uri]));
+            managers.push(Process::start(words)?);
         }
         let (manager, _) = elected(&mut managers)?;
-        let mut run = Run { settings: *settings, managers, manager, agents: Vec::new(), _removed: removed };
+        let mut run =
+            Run { settings: *settings, managers, manager, agents: Vec::new(), _etcd: etcd, _removed: removed };
         let begin = Instant::now();
         let cpu = run.managers[manager].cpu_seconds();
         run.start_agents(&dir, &addresses)?;
@@ -225,6 +251,18 @@ impl Run {
         Err(format!("{lost} is silent, and not lost"))
     }
 
+    /// Returns the number of agents whose lease has ended once, and of connections beyond the first of each.
+    fn agents_state(&mut self) -> Result<(u64, u64), String> {
+        let (mut fenced, mut connections) = (0, 0);
+        let Some((_silent, others)) = self.agents.split_last_mut() else { return Ok((0, 0)) };
+        for agents in others {
+            let state = agents.ask("state", "fenced", PATIENCE)?;
+            fenced += state["fenced"].as_u64().unwrap_or_default();
+            connections += state["connections"].as_u64().unwrap_or_default();
+        }
+        Ok((fenced, connections.saturating_sub(u64::from(self.settings.agents) - 1)))
+    }
+
     /// Kills the manager. Measures the time until another one has all agents.
     fn fail_over(&mut self, row: &mut Row) -> Result<(), String> {
         let at = now();
@@ -268,6 +306,12 @@ fn free_addresses() -> Result<String, String> {
 
 fn text(path: &Path) -> Result<&str, String> {
     path.to_str().ok_or_else(|| format!("{} is no text", path.display()))
+}
+
+/// Returns the machine's load of the last minute.
+fn load() -> f64 {
+    let load = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
+    load.split(' ').next().and_then(|load| load.parse().ok()).unwrap_or(f64::NAN)
 }
 
 fn seconds(value: &Value) -> f64 {

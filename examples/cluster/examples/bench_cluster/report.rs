@@ -35,25 +35,46 @@ pub(crate) struct Row {
     pub(crate) fault_to_all_p99_ms: f64,
     pub(crate) lost_agent_s: f64,
     pub(crate) falsely_lost: usize,
+    /// Agents whose lease ended before the manager was killed, and after.
+    pub(crate) fenced: u64,
+    pub(crate) failover_fenced: u64,
+    /// Connections beyond the first of each agent, before the manager was killed.
+    pub(crate) reconnections: u64,
+    /// The machine's load of the last minute at the end.
+    pub(crate) load: f64,
     pub(crate) manager_rss_mib: f64,
     pub(crate) manager_rss_peak_mib: f64,
     pub(crate) elected_s: f64,
     pub(crate) failover_s: f64,
     pub(crate) failover_cpu_s: f64,
+    pub(crate) etcd: Option<ChangeOfManager>,
     pub(crate) torch: Option<TorchStore>,
+}
+
+/// The figures of a run with another consensus engine.
+#[derive(Clone, Copy, Debug, Default, Serialize)]
+pub(crate) struct ChangeOfManager {
+    pub(crate) register_s: f64,
+    pub(crate) world_s: f64,
+    pub(crate) elected_s: f64,
+    pub(crate) failover_s: f64,
 }
 
 /// Times of torch's `TCPStore`.
 #[derive(Clone, Copy, Debug, Default, Serialize)]
 pub(crate) struct TorchStore {
+    /// Number of clients that were to connect.
+    pub(crate) wanted: u32,
     /// Number of clients that had a connection at the same time.
     pub(crate) clients: u32,
     /// Until each client had connected and set a key.
     pub(crate) register_s: f64,
     /// Until each client had read a key that was set once: a broadcast.
     pub(crate) broadcast_ms: f64,
-    /// Memory of the server's process.
+    /// Memory of the server's process, with Python and torch.
     pub(crate) rss_mib: f64,
+    /// What of it came with the clients.
+    pub(crate) rss_of_clients_mib: f64,
 }
 
 impl Row {
@@ -80,19 +101,33 @@ impl Row {
             ("fault_to_all_p99_ms", self.fault_to_all_p99_ms),
             ("lost_agent_s", self.lost_agent_s),
             ("falsely_lost", self.falsely_lost as f64),
+            ("fenced", self.fenced as f64),
+            ("reconnections", self.reconnections as f64),
             ("manager_rss_mib", self.manager_rss_mib),
             ("manager_rss_peak_mib", self.manager_rss_peak_mib),
             ("elected_s", self.elected_s),
             ("failover_s", self.failover_s),
             ("failover_manager_cpu_s", self.failover_cpu_s),
+            ("failover_fenced", self.failover_fenced as f64),
+            ("load", self.load),
         ];
         figures.extend(self.start_s.map(|start_s| ("start_s", start_s)));
+        if let Some(etcd) = &self.etcd {
+            figures.extend([
+                ("etcd_register_s", etcd.register_s),
+                ("etcd_world_s", etcd.world_s),
+                ("etcd_elected_s", etcd.elected_s),
+                ("etcd_failover_s", etcd.failover_s),
+            ]);
+        }
         if let Some(torch) = &self.torch {
             figures.extend([
+                ("torch_store_wanted", f64::from(torch.wanted)),
                 ("torch_store_clients", f64::from(torch.clients)),
                 ("torch_store_register_s", torch.register_s),
                 ("torch_store_broadcast_ms", torch.broadcast_ms),
                 ("torch_store_rss_mib", torch.rss_mib),
+                ("torch_store_rss_of_clients_mib", torch.rss_of_clients_mib),
             ]);
         }
         figures
@@ -122,10 +157,12 @@ pub(crate) struct Growth {
 impl fmt::Display for Growth {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let columns: Vec<Vec<(&str, f64)>> = self.rows.iter().map(Row::figures).collect();
-        for (line, (name, _)) in columns.first().into_iter().flatten().enumerate() {
+        // A run may lack figures of another: those of the longest name the lines.
+        for (name, _) in columns.iter().max_by_key(|column| column.len()).into_iter().flatten() {
             write!(f, "{name:<34}")?;
             for column in &columns {
-                write!(f, " {:>12.3}", column.get(line).map_or(f64::NAN, |(_, value)| *value))?;
+                let figure = column.iter().find(|(of, _)| of == name).map(|(_, value)| *value);
+                write!(f, " {:>12}", figure.map_or("-".into(), |value| format!("{value:.3}")))?;
             }
             writeln!(f)?;
         }

@@ -1,8 +1,15 @@
-"""Times torch's TCPStore with many clients. The server is a process of its own, and the clients share four more."""
+"""Times torch's TCPStore with many clients. The server is a process of its own, and the clients share four more.
+
+Arguments: the number of clients, and the seconds after which no further client connects. Prints one line of JSON: how
+many clients have connected, and what it took. A client that fails is the last one that its process tries.
+"""
 
 import json
 import multiprocessing
+import os
+import queue
 import resource
+import socket
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -10,7 +17,32 @@ from datetime import timedelta
 
 PROCESSES = 4
 THREADS = 16
-PATIENCE = timedelta(seconds=300)
+# Between two lines about the progress, in seconds.
+TELL_EVERY = 5
+# For the end of a part after the time for clients is over, in seconds.
+GRACE = 30
+
+# torch looks up a name for both ends of each connection. Where nothing answers such questions, each takes the
+# resolver's time limit, for hundreds of clients one after the other.
+os.environ["RES_OPTIONS"] = "timeout:1 attempts:1"
+os.environ["TORCH_CPP_LOG_LEVEL"] = "ERROR"  # else a warning for each connection without a name
+
+
+def loopback():
+    """Returns the loopback address. That of IPv6 needs no look-up of a name: 127.0.0.1 is mapped, and not in /etc/hosts."""
+    try:
+        with socket.socket(socket.AF_INET6) as probe:
+            probe.bind(("::1", 0))
+            return "::1"
+    except OSError:
+        return "127.0.0.1"
+
+
+ADDRESS = loopback()
+
+
+def tell(text):
+    print(f"torch's store: {text}", file=sys.stderr, flush=True)
 
 
 def raise_limit():
@@ -18,70 +50,101 @@ def raise_limit():
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
-def serve(port, ready, stop):
+def rss_mib():
+    with open("/proc/self/status") as status:
+        return next(int(line.split()[1]) for line in status if line.startswith("VmRSS:")) / 1024
+
+
+def connection(port, until):
+    from torch.distributed import TCPStore
+
+    within = timedelta(seconds=max(1.0, until - time.monotonic()))
+    return TCPStore(ADDRESS, port, is_master=False, wait_for_workers=False, timeout=within)
+
+
+def serve(port, up, stop, memory):
     raise_limit()
     from torch.distributed import TCPStore
 
-    store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False, timeout=PATIENCE)
+    store = TCPStore(ADDRESS, 0, is_master=True, wait_for_workers=False)
     port.value = store.port
-    ready.set()
+    before = rss_mib()
+    up.set()
     stop.wait()
-    port.value = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    memory.put((before, rss_mib()))
 
 
-def connect(first, count, port, ready, begin, registered, announced, results):
+def clients(numbers, port, until, begin, connected, registered, announced, read):
     raise_limit()
-    from torch.distributed import TCPStore
+    full = multiprocessing.Event()
 
     def client(number):
-        try:
-            store = TCPStore("127.0.0.1", port, is_master=False, wait_for_workers=False, timeout=PATIENCE)
-            store.set(f"client-{number}", "here")
-            return store
-        except Exception as error:  # the store has as many clients as it can take
-            print(error, file=sys.stderr)
+        if full.is_set() or time.monotonic() > until:
             return None
+        try:
+            store = connection(port, until)
+            store.set(f"client-{number}", "here")
+        except Exception as error:  # the store has as many clients as it can take
+            if not full.is_set():
+                tell(f"client {number}: {str(error).splitlines()[0]}")
+            full.set()
+            return None
+        with connected.get_lock():
+            connected.value += 1
+        return store
 
-    ready.release()
     begin.wait()
     with ThreadPoolExecutor(THREADS) as pool:
-        stores = [store for store in pool.map(client, range(first, first + count)) if store is not None]
+        stores = [store for store in pool.map(client, numbers) if store is not None]
         registered.put((len(stores), time.monotonic()))
         announced.wait()
         list(pool.map(lambda store: store.get("world"), stores))
-        results.put(time.monotonic())
+        read.put(time.monotonic())
+
+
+def gather(source, what, connected, until):
+    """Returns one answer of each process, and tells how far it is meanwhile."""
+    answers, begun = [], time.monotonic()
+    while len(answers) < PROCESSES:
+        try:
+            answers.append(source.get(timeout=TELL_EVERY))
+        except queue.Empty:
+            tell(f"{what}: {connected.value} clients connected, {time.monotonic() - begun:.0f} s")
+            if time.monotonic() > until:
+                raise SystemExit(f"torch's store: {what} is not done in time, with {connected.value} clients")
+    return answers
 
 
 def main():
-    clients = int(sys.argv[1])
+    wanted, seconds = int(sys.argv[1]), float(sys.argv[2])
     context = multiprocessing.get_context("fork")
-    import torch.distributed  # once, before the processes begin
+    import torch.distributed  # noqa: F401, once, before the processes begin
 
-    port, up, stop = context.Value("q", 0), context.Event(), context.Event()
-    server = context.Process(target=serve, args=(port, up, stop))
-    server.start()
-    up.wait()
-    ready, begin, announced = context.Semaphore(0), context.Event(), context.Event()
-    registered, results = context.Queue(), context.Queue()
-    share = [clients // PROCESSES + (at < clients % PROCESSES) for at in range(PROCESSES)]
-    for at, count in enumerate(share):
-        args = (sum(share[:at]), count, port.value, ready, begin, registered, announced, results)
-        context.Process(target=connect, args=args).start()
-    for _ in share:
-        ready.acquire()
+    port, connected, memory = context.Value("q", 0), context.Value("q", 0), context.Queue()
+    up, stop, begin, announced = (context.Event() for _ in range(4))
+    registered, read = context.Queue(), context.Queue()
+    context.Process(target=serve, args=(port, up, stop, memory), daemon=True).start()
+    if not up.wait(GRACE):
+        raise SystemExit("torch's store: its server does not start")
+    until = time.monotonic() + seconds
+    for first in range(PROCESSES):
+        numbers = range(first, wanted, PROCESSES)
+        arguments = (numbers, port.value, until, begin, connected, registered, announced, read)
+        context.Process(target=clients, args=arguments, daemon=True).start()
     started = time.monotonic()
     begin.set()
-    counts = [registered.get() for _ in share]
+    counts = gather(registered, "registration", connected, until + GRACE)
     register_s = max(at for _, at in counts) - started
-    torch.distributed.TCPStore("127.0.0.1", port.value, is_master=False, wait_for_workers=False).set("world", "1")
+    one = connection(port.value, time.monotonic() + GRACE)
     sent = time.monotonic()
+    one.set("world", "1")
     announced.set()
-    broadcast_ms = (max(results.get() for _ in share) - sent) * 1e3
+    broadcast_ms = (max(gather(read, "broadcast", connected, sent + seconds + GRACE)) - sent) * 1e3
     stop.set()
-    server.join()
-    rss_mib = port.value / 1024
+    before, after = memory.get(timeout=GRACE)
     total = sum(count for count, _ in counts)
-    figures = dict(clients=total, register_s=register_s, broadcast_ms=broadcast_ms, rss_mib=rss_mib)
+    figures = dict(clients=total, wanted=wanted, register_s=register_s, broadcast_ms=broadcast_ms)
+    figures.update(rss_mib=after, rss_of_clients_mib=after - before)
     print(json.dumps(figures), flush=True)
 
 

@@ -1,6 +1,7 @@
 //! Several launchers as one, against the contract of a launcher and one by one.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 use taskd_core::job::*;
 use taskd_core::launch::*;
@@ -153,11 +154,16 @@ async fn a_host_that_has_left_takes_its_processes_along_and_may_return() {
 struct Notes {
     host: FakeLauncher,
     prepared: watch::Sender<Vec<(StartBatch, bool)>>,
+    listed: AtomicU32,
 }
 
 impl Notes {
     fn new(name: &'static str) -> Arc<Notes> {
-        Arc::new(Notes { host: FakeLauncher::with_nodes([name], 4), prepared: watch::Sender::default() })
+        Arc::new(Notes {
+            host: FakeLauncher::with_nodes([name], 4),
+            prepared: watch::Sender::default(),
+            listed: AtomicU32::new(0),
+        })
     }
 
     /// Returns what the last of `times` preparations was for: ranks, number of ranks on this host, and whether they
@@ -178,8 +184,12 @@ impl Notes {
 
 #[async_trait::async_trait]
 impl Launcher for Notes {
-    taskd_core::delegate!(Launcher to |this| this.host, except watch, prepare);
+    taskd_core::delegate!(Launcher to |this| this.host, except watch, prepare, list);
 
+    async fn list(&self) -> Result<Listing, LaunchError> {
+        self.listed.fetch_add(1, Ordering::Relaxed);
+        self.host.list().await
+    }
     async fn watch(&self, from: Revision) -> Result<(Vec<Change>, Revision), LaunchError> {
         let (mut changes, next) = self.host.watch(from).await?;
         let ends = |change: &Change| matches!(change, Change::Proc(status) if status.phase.is_exited());
@@ -203,6 +213,11 @@ async fn a_host_without_ranks_gets_ready_to_take_those_of_another() {
     let here = || Place::On(node("a"));
     fleet.start(&batch(vec![here(), here(), here()])).await.expect("there is room");
     assert_eq!(spare.counted(1).await, (vec![0, 1, 2], 3, false));
+    assert_eq!(
+        busy.listed.load(Ordering::Relaxed),
+        2,
+        "when it was added, and after its start: a spare is asked again"
+    );
     busy.host.kill(&ProcId::rank(2, 1));
     assert_eq!(spare.counted(2).await, (vec![0, 1, 2], 3, true), "a rank has come to its loop");
     let mut joins = FakeProgram::Runs.spec();

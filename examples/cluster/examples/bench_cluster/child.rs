@@ -25,7 +25,9 @@ impl Process {
         let program = std::env::current_exe().map_err(|error| format!("this program has no path: {error}"))?;
         let mut command = Command::new(program);
         if std::env::var_os("RUST_LOG").is_none() {
-            command.env("RUST_LOG", "error"); // 10,000 agents that dial again would print as many warnings
+            // 10,000 agents that dial again would print as many warnings, and voters on a loaded machine a line for each
+            // late answer.
+            command.env("RUST_LOG", "error,openraft=off");
         }
         command.args(words).env(ROLE, "1").stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut child = command.spawn().map_err(|error| format!("a process cannot be started: {error}"))?;

@@ -48,6 +48,10 @@ struct Options {
     /// Factor of all times of leases, elections and connections: for a machine that other programs use too.
     #[arg(long, default_value_t = 1, value_parser = number::<u32>(1, 100))]
     slow: u32,
+    /// Longest election timeout of the voters, if it is not to follow from the lease: on a machine whose cores all agents
+    /// share, a voter may be late by more, which would end the run.
+    #[arg(long, value_parser = number::<u64>(24, 600_000))]
+    election_ms: Option<u64>,
     /// Starts ranks with an empty world. So are those of more than 1,000 agents: each host would decode the world of all
     /// hosts on the cores of this machine.
     #[arg(long)]
@@ -96,6 +100,7 @@ fn run(options: &Options) -> Result<(), String> {
             fanout: options.fanout,
             starts: !options.empty_world && *agents <= WHOLE_WORLD_MAX,
             slow: options.slow,
+            election_ms: options.election_ms,
             etcd: false,
         };
         let mut row = Row::default();

@@ -41,6 +41,9 @@ pub(crate) struct Options {
     /// Factor of all times.
     #[arg(long)]
     slow: u32,
+    /// Longest election timeout of the voters.
+    #[arg(long)]
+    election_ms: Option<u64>,
     /// Address of etcd, the engine instead of the voters.
     #[arg(long)]
     etcd: Option<String>,
@@ -52,8 +55,14 @@ const HANDSHAKES_MAX: usize = 64;
 /// Lease of the manager in etcd: the shortest that etcd grants with its default election timeout.
 const ETCD_LEASE: Duration = Duration::from_secs(2);
 
-/// The hosts that were lost, each with the time.
-type Left = Arc<Mutex<Vec<(String, u64)>>>;
+/// What the manager has seen, and whether it reacts.
+#[derive(Debug, Default)]
+struct Seen {
+    /// The hosts that were lost, each with the time.
+    left: Mutex<Vec<(String, u64)>>,
+    /// True if the end of a rank is followed by an order to all agents.
+    reacts: AtomicBool,
+}
 
 /// Runs a candidate until stdin ends.
 pub(crate) async fn run(options: Options) -> Result<(), Failure> {
@@ -79,35 +88,45 @@ pub(crate) async fn run(options: Options) -> Result<(), Failure> {
         _ = commands.next_line() => return Ok(()), // the run has ended
     };
     println!("{}", json!({ "elected": manager.epoch().0, "at": now() }));
-    let (left, reacts) = (Left::default(), Arc::new(AtomicBool::new(false)));
-    tokio::spawn(observe(manager.launcher(), Arc::clone(&left), Arc::clone(&reacts)));
+    let seen = Arc::new(Seen::default());
+    tokio::spawn(observe(manager.launcher(), Arc::clone(&seen)));
     while let Some(line) = commands.next_line().await? {
-        let words: Vec<&str> = line.split_whitespace().collect();
-        let answer = match words[..] {
-            ["fanout", number] => {
-                manager.set_relay_fanout(number.parse()?);
-                json!({ "fanout": number })
-            }
-            ["react"] => {
-                reacts.store(true, Ordering::Relaxed);
-                json!({ "react": true })
-            }
-            ["left"] => json!({ "left": left.lock().unwrap_or_else(PoisonError::into_inner).clone() }),
-            ["counts"] => json!({ "counts": format!("{:?}", manager.relay_counts()) }),
-            ["hosts", number] => {
-                let hosts = manager.wait_for_hosts(number.parse()?, Instant::now() + PATIENCE).await;
-                json!({ "hosts": hosts, "at": now() })
-            }
-            ["world", number] => world(&manager.launcher(), number.parse()?).await?,
-            ["start", number, incarnation, world] => {
-                start(&manager.launcher(), number.parse()?, incarnation.parse()?, world == "whole").await?
-            }
-            ["broadcast"] => broadcast(&manager.launcher()).await?,
-            _ => return Err(format!("{line} is no command").into()),
+        // A run with another manager than at its begin would wait for it in vain.
+        let answer = tokio::select! {
+            answer = answer(&line, &manager, &seen) => answer?,
+            why = manager.over() => return Err(format!("the manager has lost its office in the run: {why}").into()),
         };
         println!("{answer}");
     }
     Ok(())
+}
+
+/// Carries out a command.
+async fn answer(line: &str, manager: &Manager, seen: &Seen) -> Result<Value, Failure> {
+    let words: Vec<&str> = line.split_whitespace().collect();
+    let answer = match words[..] {
+        ["fanout", number] => {
+            manager.set_relay_fanout(number.parse()?);
+            json!({ "fanout": number })
+        }
+        ["react"] => {
+            seen.reacts.store(true, Ordering::Relaxed);
+            json!({ "react": true })
+        }
+        ["left"] => json!({ "left": seen.left.lock().unwrap_or_else(PoisonError::into_inner).clone() }),
+        ["counts"] => json!({ "counts": format!("{:?}", manager.relay_counts()) }),
+        ["hosts", number] => {
+            let hosts = manager.wait_for_hosts(number.parse()?, Instant::now() + PATIENCE).await;
+            json!({ "hosts": hosts, "at": now() })
+        }
+        ["world", number] => world(&manager.launcher(), number.parse()?).await?,
+        ["start", number, incarnation, world] => {
+            start(&manager.launcher(), number.parse()?, incarnation.parse()?, world == "whole").await?
+        }
+        ["broadcast"] => broadcast(&manager.launcher()).await?,
+        _ => return Err(format!("{line} is no command").into()),
+    };
+    Ok(answer)
 }
 
 fn candidate_host(number: usize) -> NodeId {
@@ -128,9 +147,14 @@ async fn engine(
     let voters: Vec<VoterAddress> = options.voters.iter().enumerate().map(voter).collect();
     let dir = options.dir.join(format!("voter-{}", options.voter));
     let config = EmbeddedConfig::new(JOB, voters[options.voter].clone(), voters, dir);
-    // Long enough that a voter that shares its core with all agents keeps its leader.
-    let [heartbeat, least, most] = [100, 600, 1200].map(|millis| Duration::from_millis(millis) * options.slow);
-    let times = EmbeddedSettings::new(heartbeat, least, most)?;
+    let times = match options.election_ms {
+        Some(most) => [most / 8, most / 2, most].map(Duration::from_millis),
+        None => {
+            let times = EmbeddedSettings::for_lease(settings(options.agents, 1).lease);
+            [times.heartbeat(), times.election_min(), times.election_max()].map(|time| time * options.slow)
+        }
+    };
+    let times = EmbeddedSettings::new(times[0], times[1], times[2])?;
     let engine = Embedded::start(config.with_settings(times).with_connect(security.clone())).await?;
     Ok((Arc::new(engine.clone()), Some(engine)))
 }
@@ -181,7 +205,7 @@ async fn order_all(launcher: &ClusterLauncher) -> Result<(), LaunchError> {
 }
 
 /// Records the hosts that are lost, and sends an order to all agents when a rank has failed.
-async fn observe(launcher: ClusterLauncher, left: Left, reacts: Arc<AtomicBool>) {
+async fn observe(launcher: ClusterLauncher, seen: Arc<Seen>) {
     let Ok(listing) = launcher.list().await else { return };
     let mut at = listing.revision;
     loop {
@@ -203,9 +227,9 @@ async fn observe(launcher: ClusterLauncher, left: Left, reacts: Arc<AtomicBool>)
             match change {
                 Change::Node(status) if status.state == NodeState::Left => {
                     let lost = (status.node.0.to_string(), now());
-                    left.lock().unwrap_or_else(PoisonError::into_inner).push(lost);
+                    seen.left.lock().unwrap_or_else(PoisonError::into_inner).push(lost);
                 }
-                Change::Proc(status) if reacts.load(Ordering::Relaxed) && status.phase.is_exited() => {
+                Change::Proc(status) if seen.reacts.load(Ordering::Relaxed) && status.phase.is_exited() => {
                     let launcher = launcher.clone();
                     tokio::spawn(async move {
                         let ordered = order_all(&launcher).await;

@@ -25,6 +25,8 @@ pub(crate) struct Settings {
     pub(crate) fanout: u32,
     pub(crate) starts: bool,
     pub(crate) slow: u32,
+    /// Longest election timeout of the voters; `None` for what follows from the lease.
+    pub(crate) election_ms: Option<u64>,
     /// True if etcd is the consensus engine, not the voters.
     pub(crate) etcd: bool,
 }
@@ -107,6 +109,8 @@ impl Run {
             let number = voter.to_string();
             let mut words = vec!["manager", "--dir", text(&dir)?, "--voter", &number, "--voters", &addresses];
             words.extend(["--agents", &agents, "--slow", &slow]);
+            let election = settings.election_ms.map(|millis| millis.to_string());
+            words.extend(election.iter().flat_map(|millis| ["--election-ms", &**millis]));
             words.extend(etcd.iter().flat_map(|server| ["--etcd", &*server.uri]));
             managers.push(Process::start(words)?);
         }

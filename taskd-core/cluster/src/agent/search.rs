@@ -23,8 +23,9 @@ use tonic::{Code, Status, Streaming};
 const HINTS_MAX: usize = 16;
 /// Part of a lease that is the longest time between two attempts while the lease runs: one eighth.
 const LEASE_PART: u32 = 8;
-/// Part of the time limit of a connection after which the next address is dialled, too: one fifth, 200 ms by default.
-const NEXT_PART: u32 = 5;
+/// Parts of the time limit of a connection after which the next address is dialled, too: one fifth while the lease runs,
+/// which is 200 ms by default, and half of it before, since nothing is lost by then. Managers of many agents get more time.
+const NEXT_PARTS: (u32, u32) = (5, 2);
 
 /// A connection over which a manager has welcomed this agent.
 pub(super) struct Opened {
@@ -176,7 +177,9 @@ impl Search {
 
     /// Returns the time without an answer after which the next address is dialled, too.
     fn next_after(&self) -> Duration {
-        self.longest_pause().min(self.shared.settings.connect_within / NEXT_PART)
+        let within = self.shared.settings.connect_within;
+        let runs = self.shared.lease.borrow().is_in_force();
+        if runs { self.longest_pause().min(within / NEXT_PARTS.0) } else { within / NEXT_PARTS.1 }
     }
 
     fn opened(&mut self, opened: Opened) -> Opened {

@@ -226,7 +226,7 @@ impl Shared {
                 if !parts.launchers.contains_key(&part) {
                     return; // its host has left meanwhile
                 }
-                parts.hosts.insert(status.node.clone(), part);
+                parts.lists(part, &status.node);
             }
             self.spare.take(&change);
             returned.take(&change, &self.log);
@@ -281,10 +281,19 @@ impl Shared {
         Ok(routed)
     }
 
+    /// Returns true if each host of a launcher has processes.
+    fn is_busy(&self, part: PartId) -> bool {
+        let hosts: Vec<NodeId> = self.lock().hosts_of(part).cloned().collect();
+        hosts.iter().all(|node| self.has_procs(node))
+    }
+
+    fn has_procs(&self, node: &NodeId) -> bool {
+        self.log.procs_on(node).iter().any(|proc| !proc.phase.is_over())
+    }
+
     /// Returns the hosts of a launcher that have no processes and accept new ones.
     fn idle(&self, of: &Listing) -> Vec<NodeId> {
-        let busy = |node: &NodeId| self.log.procs_on(node).iter().any(|proc| !proc.phase.is_over());
-        let idle = of.nodes.iter().filter(|n| n.state == NodeState::Ready && !busy(&n.node));
+        let idle = of.nodes.iter().filter(|n| n.state == NodeState::Ready && !self.has_procs(&n.node));
         idle.map(|n| n.node.clone()).collect()
     }
 

@@ -14,6 +14,8 @@ pub(super) struct Parts {
     last: PartId,
     pub(super) launchers: BTreeMap<PartId, Arc<dyn Launcher>>,
     pub(super) hosts: BTreeMap<NodeId, PartId>,
+    /// The same by launcher: a job of 10,000 hosts asks for those of each launcher.
+    of: BTreeMap<PartId, BTreeSet<NodeId>>,
 }
 
 impl Parts {
@@ -24,14 +26,39 @@ impl Parts {
         }
         self.last += 1;
         self.launchers.insert(self.last, launcher);
-        self.hosts.extend(listing.nodes.iter().map(|status| (status.node.clone(), self.last)));
+        listing.nodes.iter().for_each(|status| self.lists(self.last, &status.node));
         Ok(self.last)
+    }
+
+    /// Records that a launcher lists a host.
+    pub(super) fn lists(&mut self, part: PartId, host: &NodeId) {
+        let before = self.hosts.insert(host.clone(), part);
+        if before == Some(part) {
+            return;
+        }
+        before.into_iter().for_each(|before| self.lists_not(before, host));
+        self.of.entry(part).or_default().insert(host.clone());
+    }
+
+    /// Returns the hosts that a launcher listed last.
+    pub(super) fn hosts_of(&self, part: PartId) -> impl Iterator<Item = &NodeId> {
+        self.of.get(&part).into_iter().flatten()
+    }
+
+    fn lists_not(&mut self, part: PartId, host: &NodeId) {
+        if let Some(hosts) = self.of.get_mut(&part) {
+            hosts.remove(host);
+            if hosts.is_empty() {
+                self.of.remove(&part);
+            }
+        }
     }
 
     /// Removes a host. Returns its launcher if that has no other host; it is removed too.
     pub(super) fn remove(&mut self, host: &NodeId) -> Option<PartId> {
         let part = self.hosts.remove(host)?;
-        if self.hosts.values().all(|of| *of != part) {
+        self.lists_not(part, host);
+        if !self.of.contains_key(&part) {
             self.launchers.remove(&part);
         }
         Some(part)

@@ -88,6 +88,7 @@ impl Phase {
             At::Successor(before) => {
                 let obeys = |index: usize| cluster.lock().ledger.obeyed(&host(index)) > before;
                 if (VOTERS..HOSTS).any(obeys) {
+                    faults.begin(sim, cluster, Fault::CutFromVoters(self.leader, RETURNED));
                     (VOTERS..HOSTS).for_each(|agent| self.cut_from_successor(faults, sim, cluster, agent, RETURNED));
                     (self.at, self.until) = (At::Last, now + RETURNED);
                 }

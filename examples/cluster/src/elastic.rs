@@ -88,7 +88,7 @@ impl Size {
 }
 
 /// Returns where the places of the hosts are stated.
-fn places(options: &ManagerOptions) -> Result<Places, Failure> {
+pub(crate) fn places(options: &ManagerOptions) -> Result<Places, Failure> {
     let Some(file) = &options.topology else { return Ok(Places::default()) };
     let unusable = |why: &dyn std::fmt::Display| format!("the topology in {} cannot be used: {why}", file.display());
     let text = std::fs::read_to_string(file).map_err(|error| unusable(&error))?;

@@ -6,10 +6,12 @@ use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
-use taskd_core::cluster::ManagerService;
 use taskd_core::cluster::consensus::embedded::{Embedded, EmbeddedConfig, EmbeddedSettings, VoterAddress};
 use taskd_core::cluster::consensus::{Consensus, Epoch, Etcd, EtcdSettings, Single};
+use taskd_core::cluster::membership::first_voters;
 use taskd_core::cluster::security::SecurityContext;
+use taskd_core::cluster::topology::Topology;
+use taskd_core::cluster::{ManagerService, Places};
 use taskd_core::job::{Name, NodeId};
 use taskd_examples::program::Failure;
 use tokio::net::TcpListener;
@@ -20,6 +22,8 @@ pub(crate) struct Plan {
     kind: Kind,
     /// The listed hosts, the witness among them.
     listed: Vec<VoterAddress>,
+    /// The first voters, with the embedded engine; the other listed hosts can replace lost ones.
+    voters: Vec<VoterAddress>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -38,14 +42,20 @@ pub(crate) struct Engine {
 }
 
 impl Plan {
-    /// Reads the lists of hosts.
-    pub(crate) fn of(options: &EngineOptions) -> Result<Plan, Failure> {
+    /// Reads the lists of hosts. Of more hosts than voters, those vote first that are in different domains of the file of
+    /// `places`.
+    pub(crate) fn of(options: &EngineOptions, places: &Places) -> Result<Plan, Failure> {
         let (kind, texts) = match (&options.single, options.etcd.is_empty()) {
             (Some(single), _) => (Kind::Single, std::slice::from_ref(single)),
             (None, false) => (Kind::Etcd, &*options.candidates),
             (None, true) => (Kind::Embedded, &*options.voters),
         };
-        Ok(Plan { kind, listed: listed(texts, options.witness.as_deref())? })
+        Ok(Plan::new(kind, listed(texts, options.witness.as_deref())?, places))
+    }
+
+    fn new(kind: Kind, listed: Vec<VoterAddress>, places: &Places) -> Plan {
+        let voters = first(&listed, places);
+        Plan { kind, listed, voters }
     }
 
     /// Returns the place of a host in the list, or, with the embedded engine, the place at which the host can replace a
@@ -101,13 +111,14 @@ impl Plan {
 
     /// Returns the configuration of a voter.
     fn voter(&self, job: &str, own: &VoterAddress, (dir, lease): (&Path, Duration)) -> EmbeddedConfig {
-        let config = EmbeddedConfig::new(job.to_owned(), own.clone(), self.listed.clone(), dir.join("voter"));
+        let config = EmbeddedConfig::new(job.to_owned(), own.clone(), self.voters.clone(), dir.join("voter"));
         config.with_settings(EmbeddedSettings::for_lease(lease))
     }
 
     /// Returns the configuration of the witness of a job.
     pub(crate) fn witness(options: &WitnessOptions, dir: &Path) -> Result<EmbeddedConfig, Failure> {
-        let plan = Plan { kind: Kind::Embedded, listed: listed(&options.voters, Some(&options.witness))? };
+        let listed = listed(&options.voters, Some(&options.witness))?;
+        let plan = Plan::new(Kind::Embedded, listed, &Places::default());
         let own = plan.listed.last().cloned().ok_or("the list of voters is empty")?;
         let lease = Duration::from_millis(options.lease_ms);
         Ok(plan.voter(&options.job, &own, (dir, lease)))
@@ -140,6 +151,17 @@ pub(crate) async fn listen(at: SocketAddr, own: Option<&VoterAddress>) -> Result
     Ok(listener?)
 }
 
+/// Returns the listed hosts that vote first, in their order: all of them if one is a witness.
+fn first(listed: &[VoterAddress], places: &Places) -> Vec<VoterAddress> {
+    if listed.iter().any(|place| place.witness) {
+        return listed.to_vec();
+    }
+    let none = Topology::default(); // the labels of the hosts are not known yet
+    let topology = if let Places::Tree(tree) = places { tree } else { &none };
+    let chosen = first_voters(&listed.iter().map(|place| place.host.clone()).collect(), topology);
+    listed.iter().filter(|place| chosen.contains(&place.host)).cloned().collect()
+}
+
 /// Reads a list of hosts, `HOST=ADDRESS:PORT` each.
 fn listed(texts: &[String], witness: Option<&str>) -> Result<Vec<VoterAddress>, Failure> {
     let place = |text: &str| {
@@ -161,4 +183,36 @@ fn listed(texts: &[String], witness: Option<&str>) -> Result<Vec<VoterAddress>, 
 #[allow(clippy::disallowed_methods, reason = "the edge of the program")]
 fn after_earlier_starts() -> Epoch {
     Epoch(SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn plan(listed: &[&str], witness: Option<&str>, places: &Places) -> Plan {
+        let texts: Vec<String> = listed.iter().map(|host| format!("{host}=10.0.0.1:9601")).collect();
+        let listed = super::listed(&texts, witness).expect("a list");
+        Plan::new(Kind::Embedded, listed, places)
+    }
+
+    fn names(places: &[VoterAddress]) -> Vec<&str> {
+        places.iter().map(|place| place.host.0.as_str()).collect()
+    }
+
+    #[test]
+    fn the_first_voters_are_spread_over_the_domains_of_the_file() {
+        let file = "levels: leaf\n h1: leaf=l1\n h2: leaf=l1\n h3: leaf=l2\n h4: leaf=l3";
+        let file = Places::Tree(Topology::parse(file).expect("a topology"));
+        let four = plan(&["h4", "h2", "h1", "h3"], None, &file);
+        assert_eq!(
+            names(&four.voters),
+            ["h4", "h1", "h3"],
+            "in the order of the list, of which the first forms the job"
+        );
+        assert_eq!(four.managers().len(), 4, "the other one can replace a lost voter");
+        assert!(four.lists(&NodeId("h2".into())));
+        assert_eq!(names(&plan(&["h3", "h2", "h1"], None, &file).voters), ["h3", "h2", "h1"]);
+        assert_eq!(names(&plan(&["h1", "h2"], Some("w=10.0.0.2:9601"), &file).voters), ["h1", "h2", "w"]);
+        assert_eq!(names(&plan(&["h3", "h2", "h1", "h4"], None, &Places::default()).voters), ["h3", "h2", "h1"]);
+    }
 }

@@ -46,6 +46,7 @@ pub async fn manage(options: &ManagerOptions) -> Result<(), Failure> {
     let consensus = Arc::new(Single::new(Epoch(0)));
     println!("manager       {reached_at}; one manager, no standby: the job ends with this host");
     let manager = Manager::campaign(options.common.job.clone(), &candidate, consensus, &service, settings).await?;
+    manager.set_places(elastic::places(options)?);
     let stop = CancellationToken::new();
     let own_manager = [reached_at.clone()];
     let running = agent.run(&own_manager, reached_at, stop.clone());

@@ -187,8 +187,9 @@ pub enum StartIs {
 #[derive(Clone, Debug, Args)]
 #[group(id = "engine", required = true, multiple = true)]
 pub struct EngineOptions {
-    /// Embedded engine: the hosts that vote, `HOST=ADDRESS:PORT` each: three or five, with a witness two or four. A voter
-    /// on a lost host is replaced by one on another host of the job.
+    /// Embedded engine: the hosts that vote, `HOST=ADDRESS:PORT` each: three or five, with a witness two or four. Of more
+    /// hosts, three or five vote first: those in different domains of the file of `--topology`, the same on all hosts. A
+    /// voter on a lost host is replaced by one on another host of the job.
     #[arg(long, value_delimiter = ',', conflicts_with_all = ["etcd", "single", "candidates"])]
     pub voters: Vec<String>,
     /// Embedded engine: the voter without ranks, `HOST=ADDRESS:PORT`, which `taskd-witness` runs.

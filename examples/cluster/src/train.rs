@@ -1,6 +1,7 @@
 //! A host of a job without a fixed manager: its agent, and on hosts that can become manager an engine and a candidate.
 
 use crate::agent::HostAgent;
+use crate::elastic;
 use crate::engine::{Engine, Plan, listen};
 use crate::manager::run;
 use crate::options::TrainOptions;
@@ -10,7 +11,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use taskd_core::cluster::consensus::Candidate;
 use taskd_core::cluster::security::IncomingLimits;
-use taskd_core::cluster::{Manager, ManagerError, ManagerService, VOTER_LABEL};
+use taskd_core::cluster::{Manager, ManagerError, ManagerService, Places, VOTER_LABEL};
 use taskd_core::kernel::Outcome;
 use taskd_examples::program::{self, Failure, completed};
 use tokio_util::sync::CancellationToken;
@@ -22,7 +23,8 @@ use tonic::service::InterceptorLayer;
 /// Returns the reason why the host was not admitted, or the job did not complete.
 pub async fn train(options: &TrainOptions) -> Result<(), Failure> {
     let settings = options.job.common.settings();
-    let plan = Plan::of(&options.engine)?;
+    let places = elastic::places(&options.job)?;
+    let plan = Plan::of(&options.engine, &places)?;
     let mut agent = HostAgent::new(&options.job.common).await?;
     let reached = reached_at(options);
     let own = plan.own(&agent.host, reached);
@@ -52,7 +54,7 @@ pub async fn train(options: &TrainOptions) -> Result<(), Failure> {
     let in_office = AtomicBool::new(false);
     let leading = async {
         match (&engine, &candidate) {
-            (Some(engine), Some(candidate)) => lead(options, candidate, engine, &service, &in_office).await,
+            (Some(engine), Some(candidate)) => lead((options, &places), candidate, engine, &service, &in_office).await,
             _ => pending().await,
         }
     };
@@ -97,7 +99,7 @@ fn reached_at(options: &TrainOptions) -> Option<SocketAddr> {
 
 /// Stands for manager, and runs the job whenever elected, until the job has ended.
 async fn lead(
-    options: &TrainOptions,
+    (options, places): (&TrainOptions, &Places),
     candidate: &Candidate,
     engine: &Engine,
     service: &ManagerService,
@@ -120,6 +122,7 @@ async fn lead(
             Err(error) => return Err(error.into()),
         };
         println!("manager       {} in epoch {}", candidate.host, manager.epoch());
+        manager.set_places(places.clone());
         let voters = async {
             if let Some(voter) = &engine.voter {
                 manager.keep_voters(voter).await;

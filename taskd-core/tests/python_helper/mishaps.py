@@ -9,9 +9,21 @@ import os
 import random
 import socket
 import sys
+import tempfile
 import types
 
-from taskd import _batches, _directives, _framework, _frames, _link, _loop, _phases, _recovery, _session
+from taskd import (
+    _batches,
+    _directives,
+    _emergency_checkpoint,
+    _framework,
+    _frames,
+    _link,
+    _loop,
+    _phases,
+    _recovery,
+    _session,
+)
 from taskd._aborted import StepAborted
 
 
@@ -402,6 +414,21 @@ def garbage():
     }
 
 
+def not_shared():
+    """The end of an emergency checkpoint whose second part is in a directory of that name on another host."""
+    parts, name = {}, "step-7-world-1-1"
+    with tempfile.TemporaryDirectory() as own, tempfile.TemporaryDirectory() as other:
+        for rank, root in enumerate((own, other)):
+            directory = os.path.join(root, name)
+            _emergency_checkpoint.make(directory, sweeps=False)
+            path = os.path.join(directory, "part-%d" % rank)
+            parts[str(rank)] = _emergency_checkpoint.save(path, lambda file: file.write(b"state"))
+        order = {"dir": os.path.join(own, name), "manifest": {"parts": parts}}
+        refused = raised(lambda: _directives.write_manifest(None, 1, order)).replace(own, "DIR")
+        there = [os.path.exists(os.path.join(root, name, _emergency_checkpoint.MANIFEST)) for root in (own, other)]
+    return {"refused": refused, "there": there}
+
+
 def phases():
     """The phases of a loop in which a step fails once, and what a loop raises of a transition that is not in its table.
     Then each phase that a loop can be in, and each that it can change to."""
@@ -448,6 +475,7 @@ CASES = {
     "forks_again": forks_again,
     "garbage": garbage,
     "hook_fails": hook_fails,
+    "not_shared": not_shared,
     "phases": phases,
     "release_fails": release_fails,
     "seating_fails": seating_fails,

@@ -122,6 +122,14 @@ fn phases_of_a_loop_are_those_of_its_table() {
 }
 
 #[test]
+fn a_checkpoint_in_a_directory_that_hosts_do_not_share_is_refused_with_the_reason() {
+    let (found, _) = seen("not_shared");
+    let why = "NoDump: DIR/step-7-world-1-1/part-1 of rank 1: No such file or directory; all hosts have to see the same \
+               directory";
+    assert_eq!(found, json!({"refused": why, "there": [false, false]}), "and no checkpoint comes from it");
+}
+
+#[test]
 fn a_standby_that_cannot_become_its_rank_exits() {
     let (found, stderr) = seen("seating_fails");
     assert_eq!(found, json!({"found": null, "code": 70}));

@@ -16,7 +16,9 @@ impl Inner {
         host.sight.send_replace(Visibility::Left);
         self.lock().remove(&host.name);
         host.session().calls.end(why);
-        self.listed.send_modify(|listed| *listed = listed.saturating_sub(1));
+        if host.is_listed() {
+            self.listed.send_modify(|listed| *listed = listed.saturating_sub(1));
+        }
         self.left(&host.name, why);
     }
 

@@ -1,7 +1,7 @@
-//! Chooses the ranks that hold second copies of in-memory checkpoints, by the places that the hosts' labels state.
+//! Chooses the ranks that hold second copies of in-memory checkpoints, by the places of their
+//! hosts.
 
 use super::Inner;
-use crate::topology::{DEFAULT_LEVELS, Topology};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, PoisonError};
 use taskd_runtime::job::{Generation, NodeId, Rank, World};
@@ -41,26 +41,12 @@ impl Inner {
     /// Returns the host that holds the second copies of each host of a world.
     fn partners(&self, world: &World) -> BTreeMap<NodeId, NodeId> {
         let hosts: BTreeSet<NodeId> = world.members().values().filter_map(|member| member.node.clone()).collect();
-        let labels: BTreeMap<NodeId, BTreeMap<String, String>> =
-            self.lock().values().map(|host| (host.name.clone(), host.labels())).collect();
-        match Topology::from_valid_labels(DEFAULT_LEVELS, &labels) {
-            Ok((topology, errors)) => {
-                for (host, error) in &errors {
-                    tracing::warn!(%host, %error, "the place of a host is not known");
-                }
-                let partners = topology.partners_apart(&hosts);
-                let (number, of) = (partners.not_separate.len(), hosts.len());
-                if number > 0 && topology.hosts().next().is_some() {
-                    tracing::warn!(
-                        "{number} of {of} hosts have second copies of their ranks' states in their own domain"
-                    );
-                }
-                partners.of
-            }
-            Err(error) => {
-                tracing::warn!(%error, "the places of the hosts are not known: second copies are on the next host");
-                BTreeMap::new()
-            }
+        let topology = self.topology();
+        let partners = topology.partners_apart(&hosts);
+        let (number, of) = (partners.not_separate.len(), hosts.len());
+        if number > 0 && !topology.is_empty() {
+            tracing::warn!("{number} of {of} hosts have second copies of their ranks' states in their own domain");
         }
+        partners.of
     }
 }

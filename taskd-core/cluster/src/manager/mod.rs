@@ -17,6 +17,7 @@ mod host;
 mod introduce;
 mod launcher;
 mod members;
+mod places;
 mod proofs;
 mod reach;
 mod records;
@@ -32,7 +33,8 @@ pub use broadcast::RelayCounts;
 pub use facts::FactCounts;
 pub use host::HostStatus;
 pub use launcher::ClusterLauncher;
-pub use members::{FirstWorld, Membership, Places};
+pub use members::{FirstWorld, Membership};
+pub use places::Places;
 pub use records::{FetchedRecords, RecordsError, RecordsRequest};
 pub use service::ManagerService;
 pub use source::ClusterSource;
@@ -50,6 +52,7 @@ use copies::Copies;
 use futures::future::join_all;
 use host::Host;
 use members::Members;
+use places::Located;
 use proofs::{Proofs, Proven};
 use standby::Standbys;
 use std::collections::BTreeMap;
@@ -93,6 +96,8 @@ struct Inner {
     completed: Completed,
     /// Number of hosts that the launcher lists.
     listed: watch::Sender<usize>,
+    /// Where the hosts are.
+    located: Mutex<Located>,
     /// Decides which hosts take part, once a policy is set.
     members: OnceLock<Arc<Members>>,
     /// Woken after every change of a host or of the world in force.
@@ -191,6 +196,7 @@ impl Manager {
             copies: Mutex::default(),
             completed: Completed::default(),
             listed: watch::Sender::new(0),
+            located: Mutex::default(),
             members: OnceLock::new(),
             changed: Notify::new(),
             anchor: watch::Sender::new(Some(anchor)),

@@ -1,12 +1,15 @@
 //! Agents of other releases and with wrong clocks, as their first messages show them.
 
-use super::{Manager, ManagerService};
+use super::voters::{VOTER_LABEL, replacement};
+use super::{Manager, ManagerService, Places};
 use crate::consensus::{Candidate, Single};
 use crate::security::{IncomingLimits, JobToken, Security, SecurityContext};
 use crate::settings::ClusterSettings;
+use crate::topology::Topology;
 use crate::wire::proto::manager_client::ManagerClient;
 use crate::wire::proto::{Hello, ToManager, to_agent, to_manager};
 use crate::wire::{VERSION, VERSION_MIN, encode};
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use taskd_runtime::job::NodeId;
 use taskd_runtime::launch::LauncherInfo;
@@ -81,4 +84,88 @@ async fn an_agent_with_a_wrong_clock_is_admitted() {
         let wrong = Hello { unix_nanos, ..hello(host) };
         assert_eq!(open(wrong, &address, &security).await.expect("no rule depends on it"), VERSION);
     }
+}
+
+/// The file of the topology places d under the switch of b, whatever its label says; the label of e counts, which the file
+/// does not contain.
+#[tokio::test]
+async fn a_lost_voter_is_replaced_in_another_domain_of_the_file_and_the_labels() {
+    let security = security().await;
+    let (manager, address) = manager(&security).await;
+    for (host, leaf) in [("d", "l3"), ("e", "l3")] {
+        let labels = [(VOTER_LABEL, format!("{host}:1")), ("leaf", leaf.to_owned())];
+        let labels: BTreeMap<String, String> = labels.into_iter().map(|(key, value)| (key.to_owned(), value)).collect();
+        let hello = Hello { labels: labels.into_iter().collect(), ..hello(host) };
+        open(hello, &address, &security).await.expect("admitted");
+    }
+    let name = |host: &str| host.parse::<NodeId>().expect("a name");
+    let voters: BTreeSet<NodeId> = ["a", "b", "c"].map(name).into();
+    let new = |manager: &Manager| replacement(&manager.inner, &voters, &name("c")).expect("two can").host;
+    assert_eq!(new(&manager), name("d"), "by the labels alone, both are equally good");
+    let file = "levels: leaf\n a: leaf=l1\n b: leaf=l2\n c: leaf=l3\n d: leaf=l2";
+    manager.set_places(Places::Tree(Topology::parse(file).expect("a topology")));
+    assert_eq!(new(&manager), name("e"));
+}
+
+/// What the manager sends over a session.
+type Incoming = tonic::Streaming<crate::wire::proto::ToAgent>;
+
+/// Opens a session that stays open with the results, and never answers.
+async fn silent_session(
+    address: &str,
+    security: &SecurityContext,
+) -> (tokio::sync::mpsc::UnboundedSender<ToManager>, Incoming) {
+    let access = crate::dial::Access::new(security);
+    let channel = access.dial(address, ClusterSettings::default().connect_within).await.expect("it listens");
+    let (sender, receiver) = tokio::sync::mpsc::unbounded_channel();
+    let first = ToManager { message: Some(to_manager::Message::Hello(hello("silent"))) };
+    sender.send(first).expect("open");
+    let request = access.request(tokio_stream::wrappers::UnboundedReceiverStream::new(receiver)).expect("a token");
+    let mut incoming = ManagerClient::new(channel).session(request).await.expect("admitted").into_inner();
+    let welcome = incoming.message().await.expect("open").and_then(|message| message.message);
+    assert!(matches!(welcome, Some(to_agent::Message::Welcome(_))), "{welcome:?}");
+    (sender, incoming)
+}
+
+/// Returns true if the manager asks for the processes of the host over a session; false if it ends the session.
+async fn is_listed(incoming: &mut Incoming) -> bool {
+    while let Ok(Some(message)) = incoming.message().await {
+        if let Some(to_agent::Message::Frame(frame)) = message.message
+            && let Some(crate::wire::proto::frame::Body::Call(call)) = frame.body
+            && call.method == crate::wire::method::LIST
+        {
+            return true;
+        }
+    }
+    false
+}
+
+/// Its lease may run: if it were forgotten, its ranks would be replaced while they run.
+#[tokio::test]
+async fn a_host_that_opens_another_session_before_its_processes_are_listed_stays() {
+    let security = security().await;
+    let (manager, address) = manager(&security).await;
+    let (_first, mut incoming) = silent_session(&address, &security).await;
+    assert!(is_listed(&mut incoming).await);
+    let (_second, mut incoming) = silent_session(&address, &security).await;
+    let again = is_listed(&mut incoming);
+    let again = tokio::time::timeout(std::time::Duration::from_secs(30), again).await;
+    assert_eq!(again, Ok(true), "over the new session");
+    assert_eq!(manager.hosts().len(), 1);
+}
+
+#[tokio::test]
+async fn a_host_that_dies_before_its_processes_are_listed_is_lost_at_the_end_of_its_lease() {
+    let security = security().await;
+    let (manager, address) = manager(&security).await;
+    let since = tokio::time::Instant::now();
+    drop(silent_session(&address, &security).await);
+    assert_eq!(manager.hosts().len(), 1);
+    let lost = async {
+        while !manager.hosts().is_empty() {
+            tokio::time::sleep(std::time::Duration::from_millis(10)).await;
+        }
+    };
+    tokio::time::timeout(std::time::Duration::from_secs(30), lost).await.expect("it is lost");
+    assert!(since.elapsed() >= ClusterSettings::default().replace_after(), "{:?}", since.elapsed());
 }

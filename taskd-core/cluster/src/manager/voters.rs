@@ -5,7 +5,6 @@ use super::{Inner, Manager};
 use crate::clock::Moment;
 use crate::consensus::{Embedded, VoterAddress};
 use crate::membership::replacement_voter;
-use crate::topology::{DEFAULT_LEVELS, Topology};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
@@ -63,15 +62,13 @@ async fn keep(manager: &Inner, voters: &Embedded) {
 }
 
 /// Returns the voter that replaces the one of a lost host.
-fn replacement(manager: &Inner, voters: &BTreeSet<NodeId>, lost: &NodeId) -> Option<VoterAddress> {
+pub(super) fn replacement(manager: &Inner, voters: &BTreeSet<NodeId>, lost: &NodeId) -> Option<VoterAddress> {
     let hosts: Vec<_> = manager.lock().values().cloned().collect();
     let labels: BTreeMap<NodeId, _> = hosts.iter().map(|host| (host.name.clone(), host.labels())).collect();
     let is_seen = |name: &NodeId| hosts.iter().any(|h| h.name == *name && *h.sight.borrow() == Visibility::Seen);
     let can = labels.iter().filter(|(name, labels)| labels.contains_key(VOTER_LABEL) && is_seen(name));
     let can: BTreeSet<NodeId> = can.map(|(name, _)| name.clone()).collect();
-    // A host with a wrong label is in no domain; the other hosts are placed.
-    let topology = Topology::from_valid_labels(DEFAULT_LEVELS, &labels).map(|(topology, _)| topology);
-    let new = replacement_voter(&can, &topology.unwrap_or_default(), voters, lost)?;
+    let new = replacement_voter(&can, &manager.topology(), voters, lost)?;
     let address = labels.get(&new)?.get(VOTER_LABEL)?;
     Some(VoterAddress::new(new, address.clone()))
 }

@@ -85,7 +85,7 @@ pub use decide::{Decision, Next, decide};
 pub use policy::{LAST_CALL, Policy, WAITING_TIMEOUT};
 pub use refuse::HostError;
 pub use state::{Health, Host, NodeRanks, State};
-pub use voters::{Voters, choose_voters, replacement_voter};
+pub use voters::{Voters, choose_voters, first_voters, replacement_voter};
 
 /// Label in which an agent states the [node rank](Host::node_rank) of its host.
 pub const NODE_RANK_LABEL: &str = "taskd.io/node-rank";

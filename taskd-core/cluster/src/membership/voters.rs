@@ -3,7 +3,7 @@
 use super::{Health, Host};
 use crate::topology::Topology;
 use std::collections::{BTreeMap, BTreeSet};
-use taskd_runtime::job::NodeId;
+use taskd_runtime::job::{JobTime, NodeId};
 
 /// Number of hosts from which on there are five voters instead of three.
 const HOSTS_OF_FIVE_VOTERS: usize = 5;
@@ -79,6 +79,32 @@ pub fn choose_voters(hosts: &BTreeMap<NodeId, Host>, topology: &Topology, curren
         }
     }
     voters(chosen.voters.into_iter())
+}
+
+/// Chooses the first voters of a job from the hosts that are listed for it: all of one, three or five, and otherwise as
+/// [`choose_voters`] does. The others can replace lost voters. Every host of the job must choose from the same list and
+/// the same topology.
+///
+/// ```
+/// use std::collections::BTreeSet;
+/// use taskd_cluster::membership::first_voters;
+/// use taskd_cluster::topology::Topology;
+///
+/// let topology = Topology::parse("
+///     levels: leaf
+///     a: leaf=l1
+///     b: leaf=l1
+///     c: leaf=l2
+///     d: leaf=l3
+/// ")?;
+/// let listed = topology.hosts().cloned().collect();
+/// assert_eq!(first_voters(&listed, &topology), BTreeSet::from(["a".parse()?, "c".parse()?, "d".parse()?]));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[must_use]
+pub fn first_voters(listed: &BTreeSet<NodeId>, topology: &Topology) -> BTreeSet<NodeId> {
+    let ready = |host: &NodeId| (host.clone(), Host::new(JobTime::START, 1));
+    choose_voters(&listed.iter().map(ready).collect(), topology, &BTreeSet::new()).voters
 }
 
 /// Chooses the host that votes instead of the host `lost`: of the hosts `can` that do not vote, the one in the

@@ -49,7 +49,8 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! [`Topology::from_labels`] reads the labels of agents: see there for the keys.
+//! [`Topology::from_labels`] reads the labels of agents: see there for the keys. [`Topology::add_labels`] adds them to the
+//! tree of a file.
 //!
 //! # Choices
 //! [`Topology::spread`], [`Topology::pack`], [`Topology::spares_for`], [`Topology::partners`],

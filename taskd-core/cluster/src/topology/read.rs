@@ -62,16 +62,27 @@ impl Topology {
         hosts: impl IntoIterator<Item = (&'a NodeId, &'a BTreeMap<String, String>)>,
     ) -> Result<(Topology, BTreeMap<NodeId, TopologyError>), TopologyError> {
         let mut topology = Topology::new(levels)?;
+        let errors = topology.add_labels(hosts);
+        Ok((topology, errors))
+    }
+
+    /// Adds the hosts that are not in the tree yet, by their labels (see [`from_labels`](Topology::from_labels)). A host
+    /// that is in the tree keeps its place, whatever its labels are; so a file takes precedence. Returns the errors of
+    /// the hosts that are left out.
+    pub fn add_labels<'a>(
+        &mut self,
+        hosts: impl IntoIterator<Item = (&'a NodeId, &'a BTreeMap<String, String>)>,
+    ) -> BTreeMap<NodeId, TopologyError> {
         let mut errors = BTreeMap::new();
-        let mut all: Vec<_> = hosts.into_iter().collect();
+        let mut all: Vec<_> = hosts.into_iter().filter(|(host, _)| !self.contains(host)).collect();
         all.sort_by_key(|(host, _)| *host);
         for (host, labels) in all {
-            let added = topology.place_of(host, labels).and_then(|place| topology.insert(host, &place));
+            let added = self.place_of(host, labels).and_then(|place| self.insert(host, &place));
             if let Err(error) = added {
                 errors.insert(host.clone(), error);
             }
         }
-        Ok((topology, errors))
+        errors
     }
 
     /// Returns the place that the labels of a host state, by level. (See [`from_labels`](Topology::from_labels).)

@@ -338,3 +338,23 @@ proptest! {
         _ = Topology::parse(&format!("{{\"levels\": [\"a\"], \"hosts\": {{{text}}}}}"));
     }
 }
+
+#[test]
+fn labels_add_hosts_to_the_tree_of_a_file_and_change_none_of_its_own() {
+    let mut tree =
+        Topology::parse("levels: zone, leaf\n leaf l1: zone=z1\n n1: leaf=l1\n n2: leaf=l2").expect("a file");
+    let labels = |pairs: &[(&str, &str)]| -> BTreeMap<String, String> {
+        pairs.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect()
+    };
+    let all = BTreeMap::from([
+        (host("n1"), labels(&[("leaf", "l2")])),
+        (host("n3"), labels(&[("leaf", "l1"), ("rack", "r7")])),
+        (host("n4"), labels(&[("leaf", "l1"), ("zone", "z2")])),
+        (host("n5"), labels(&[])),
+    ]);
+    let errors = tree.add_labels(&all);
+    assert_eq!(tree.domain_of(&host("n1"), "leaf").map(Name::as_str), Some("l1"), "the file takes precedence");
+    assert_eq!(tree.domain_of(&host("n3"), "zone").map(Name::as_str), Some("z1"), "by the file's statement about l1");
+    assert_eq!(errors.keys().collect::<Vec<_>>(), [&host("n4")], "{errors:?}");
+    assert_eq!(tree.hosts().cloned().collect::<Vec<_>>(), ["n1", "n2", "n3", "n5"].map(host));
+}

@@ -230,6 +230,12 @@ impl Topology {
         self.hosts.len()
     }
 
+    /// Returns true if the tree has the host.
+    #[must_use]
+    pub fn contains(&self, host: &NodeId) -> bool {
+        self.hosts.contains_key(host)
+    }
+
     /// Returns true if the tree has no hosts.
     #[must_use]
     pub fn is_empty(&self) -> bool {

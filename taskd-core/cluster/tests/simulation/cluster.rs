@@ -12,6 +12,7 @@ use taskd_cluster::{Checks, ClusterSettings};
 use taskd_runtime::job::{Exit, NodeId, ProcId, Termination};
 use taskd_runtime::launch::{Change, ChangeLog, NodeState, NodeStatus, Phase, ProcStatus};
 
+use crate::directed::Directed;
 use crate::ledger::Ledger;
 
 /// Hosts that have a voter.
@@ -26,6 +27,9 @@ pub(crate) const CLOCK_RATE_PPM: u32 = 50_000;
 /// One job in one simulation.
 pub(crate) struct Cluster {
     pub(crate) checks: Checks,
+    pub(crate) directed: Directed,
+    /// The first of the hosts on which the ranks start.
+    first_host: usize,
     pub(crate) dir: tempfile::TempDir,
     state: Mutex<State>,
     /// Time of the simulation at the begin of the step, in nanoseconds.
@@ -131,12 +135,16 @@ impl Cluster {
             Machine::new(index, slow)
         });
         let machines = machines.collect();
+        let (directed, spare) = (Directed::of(seed), HOSTS - RANKS as usize);
+        let first_host = if directed == Directed::Repeat { dice.random_range(0..=spare) } else { spare };
         let shm = std::path::Path::new("/dev/shm");
         let dir = if shm.is_dir() { tempfile::tempdir_in(shm) } else { tempfile::tempdir() };
         let weather = Weather::default();
         let state = State { ledger: Ledger::default(), machines, weather, dice };
         Arc::new(Cluster {
             checks,
+            directed,
+            first_host,
             dir: dir.expect("a directory for the voters"),
             state: Mutex::new(state),
             now: AtomicU64::new(0),
@@ -151,7 +159,21 @@ impl Cluster {
     pub(crate) fn settings(&self) -> ClusterSettings {
         let mut settings = ClusterSettings::default().with_checks(self.checks);
         settings.clock_rate_ppm = CLOCK_RATE_PPM;
-        settings
+        match self.directed {
+            // The ranks outlive an election.
+            Directed::Return => settings.with_lease(Duration::from_secs(4)),
+            _ => settings,
+        }
+    }
+
+    /// Returns the hosts on which the ranks start, of all hosts, under the manager of a host.
+    pub(crate) fn first_hosts(&self, manager: usize, all: Vec<NodeId>) -> Vec<NodeId> {
+        let by_index = |index: usize| host(index).into();
+        match self.directed {
+            // A manager without the other voters has all ranks.
+            Directed::Minority => [manager].into_iter().chain(VOTERS..HOSTS).map(|i| NodeId(by_index(i))).collect(),
+            _ => all.into_iter().skip(self.first_host).take(RANKS as usize).collect(),
+        }
     }
 
     /// Returns the time of the simulation.

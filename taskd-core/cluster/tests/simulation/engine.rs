@@ -8,6 +8,7 @@ use bytes::Bytes;
 use taskd_cluster::consensus::{Candidate, Consensus, ConsensusError, ConsensusInfo, Embedded, Epoch, Record, Version};
 
 use crate::cluster::{Cluster, host};
+use crate::ledger::Property;
 
 /// The engine of one host.
 pub(crate) struct Witnessed {
@@ -25,7 +26,7 @@ impl Witnessed {
 
     fn violate(&self, what: &str) {
         let now = self.cluster.now();
-        self.cluster.lock().ledger.violate(now, format!("{}: {what}", host(self.index)));
+        self.cluster.lock().ledger.violate(now, Property::Engine, format!("{}: {what}", host(self.index)));
     }
 
     /// An epoch was in force during a call that began when `known` had begun.

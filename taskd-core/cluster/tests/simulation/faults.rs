@@ -34,7 +34,7 @@ enum Link {
 
 /// A fault of a sequence; each has its length.
 #[derive(Clone, Copy)]
-enum Fault {
+pub(crate) enum Fault {
     /// The links of a host to the other voters are cut.
     CutFromVoters(usize, Duration),
     /// The link between two hosts is cut.
@@ -43,6 +43,10 @@ enum Fault {
     Crash(usize, Duration),
     Lose(usize, Duration),
     KillRank,
+    /// Many messages come twice.
+    Repeats(Duration),
+    /// A rank of a host is killed.
+    KillRankOn(usize),
 }
 
 const fn ms(millis: u64) -> Duration {
@@ -130,7 +134,7 @@ impl Faults {
         true
     }
 
-    fn begin(&mut self, sim: &mut Sim<'_>, cluster: &Cluster, fault: Fault) {
+    pub(crate) fn begin(&mut self, sim: &mut Sim<'_>, cluster: &Cluster, fault: Fault) {
         let now = sim.elapsed();
         match fault {
             Fault::CutFromVoters(from, length) => {
@@ -148,7 +152,13 @@ impl Faults {
             }
             Fault::Crash(victim, length) => self.crash(sim, cluster, victim, length),
             Fault::Lose(victim, length) => self.lose(sim, cluster, victim, length),
-            Fault::KillRank => self.kill_rank(cluster, now),
+            Fault::Repeats(length) => {
+                note(cluster, now, format!("messages come twice for {length:?}"));
+                cluster.lock().weather = Weather { repeats: 0.3, ..Weather::default() };
+                self.storm_until = Some(now + length);
+            }
+            Fault::KillRank => self.kill_rank(cluster, now, |_| true),
+            Fault::KillRankOn(index) => self.kill_rank(cluster, now, |host| host == index),
         }
     }
 
@@ -229,9 +239,11 @@ impl Faults {
         }
     }
 
-    fn kill_rank(&mut self, cluster: &Cluster, now: Duration) {
+    /// Kills a rank of one of these hosts.
+    fn kill_rank(&mut self, cluster: &Cluster, now: Duration, of: impl Fn(usize) -> bool) {
         let mut state = cluster.lock();
         let machines = state.machines.iter().enumerate();
+        let machines = machines.filter(|(index, _)| of(*index));
         let live: Vec<_> = machines.flat_map(|(i, m)| m.procs.keys().map(move |proc| (i, proc.clone()))).collect();
         if live.is_empty() {
             return;
@@ -292,7 +304,7 @@ impl Faults {
 }
 
 /// Returns the host of the manager of the greatest epoch.
-fn manager(cluster: &Cluster) -> Option<usize> {
+pub(crate) fn manager(cluster: &Cluster) -> Option<usize> {
     let state = cluster.lock();
     let (_, name) = state.ledger.manager()?;
     (0..HOSTS).find(|index| host(*index) == *name)

@@ -9,12 +9,24 @@ use taskd_runtime::job::{CommandId, Generation, NodeId, ProcId, Rank, World};
 /// Events that are kept to explain a violation.
 const NOTES_MAX: usize = 400;
 
+/// What a violation is about, the gravest first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Property {
+    /// Of the hosts: two worlds, an order of an epoch that is over, a rank beside its successor, a command carried out
+    /// twice.
+    Job,
+    /// Of the consensus engine: two epochs in force, a record that was lost.
+    Engine,
+    /// Of time, and of processes that end by themselves: nothing is unsafe.
+    Progress,
+}
+
 /// What happened in one simulation.
 #[derive(Default)]
 pub(crate) struct Ledger {
     notes: VecDeque<String>,
-    /// First violation.
-    pub(crate) violation: Option<String>,
+    /// First violation of the gravest property.
+    pub(crate) violation: Option<(Property, String)>,
     worlds: BTreeMap<Generation, World>,
     managers: BTreeMap<Epoch, String>,
     started: BTreeMap<ProcId, NodeId>,
@@ -49,9 +61,11 @@ impl Ledger {
         self.notes.iter()
     }
 
-    pub(crate) fn violate(&mut self, now: Duration, what: String) {
-        self.note(now, format!("VIOLATION: {what}"));
-        self.violation.get_or_insert(what);
+    pub(crate) fn violate(&mut self, now: Duration, property: Property, what: String) {
+        if self.violation.as_ref().is_none_or(|(known, _)| property < *known) {
+            self.note(now, format!("VIOLATION ({property:?}): {what}"));
+            self.violation = Some((property, what));
+        }
     }
 
     /// A process became the manager.
@@ -59,7 +73,7 @@ impl Ledger {
         self.note(now, format!("{host} is the manager in epoch {epoch}"));
         self.count("epochs");
         if let Some(other) = self.managers.insert(epoch, host.to_owned()) {
-            self.violate(now, format!("{other} and {host} are managers in epoch {epoch}"));
+            self.violate(now, Property::Engine, format!("{other} and {host} are managers in epoch {epoch}"));
         }
     }
 
@@ -73,9 +87,14 @@ impl Ledger {
         let newest = self.obeyed.entry(host.clone()).or_default();
         if epoch < *newest {
             let text = format!("{host} carries out an order of epoch {epoch} after one of epoch {newest}");
-            return self.violate(now, text);
+            return self.violate(now, Property::Job, text);
         }
         *newest = epoch;
+    }
+
+    /// Returns the greatest epoch of which a host has carried out an order.
+    pub(crate) fn obeyed(&self, host: &str) -> Epoch {
+        self.obeyed.iter().find(|(name, _)| name.0.as_str() == host).map_or(Epoch(0), |(_, epoch)| *epoch)
     }
 
     /// A host got an order for a world.
@@ -83,7 +102,7 @@ impl Ledger {
         match self.worlds.get(&world.generation()) {
             Some(known) if known != world => {
                 let text = format!("two worlds, {}: {} and {}", world.generation(), short(known), short(world));
-                self.violate(now, text);
+                self.violate(now, Property::Job, text);
             }
             Some(_) => {}
             None => _ = self.worlds.insert(world.generation(), world.clone()),
@@ -95,10 +114,11 @@ impl Ledger {
         self.note(now, format!("{proc} starts on {host}"));
         self.count("starts");
         if let Some((other, there)) = beside {
-            self.violate(now, format!("{proc} starts on {host} beside {other}, which runs on {there}"));
+            let text = format!("{proc} starts on {host} beside {other}, which runs on {there}");
+            self.violate(now, Property::Job, text);
         }
         if let Some(before) = self.started.insert(proc.clone(), host.clone()) {
-            self.violate(now, format!("{proc} starts on {host}, and had started on {before}"));
+            self.violate(now, Property::Job, format!("{proc} starts on {host}, and had started on {before}"));
         }
     }
 
@@ -118,7 +138,7 @@ impl Ledger {
         *times += 1;
         if *times > 1 {
             let text = format!("{host} carries out command {} {times} times", id.0);
-            self.violate(now, text);
+            self.violate(now, Property::Job, text);
         }
     }
 

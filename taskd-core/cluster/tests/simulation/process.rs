@@ -22,6 +22,7 @@ use turmoil::net::TcpListener;
 use crate::cluster::{Cluster, HOSTS, RANKS, VOTERS, host};
 use crate::engine::Witnessed;
 use crate::launcher::{MachineFence, MachineLauncher};
+use crate::ledger::Property;
 use crate::network::{Network, PORT, incoming};
 use crate::orders::{Orders, probe};
 use crate::unreliable::Unreliable;
@@ -91,7 +92,11 @@ async fn stay_admitted(cluster: Arc<Cluster>, engine: Embedded, index: usize) {
         cluster.lock().machines[index].voter = format!("{standing}, {logs}");
         if let Some(why) = status.stopped {
             let now = cluster.now();
-            return cluster.lock().ledger.violate(now, format!("the voter of {} has stopped: {why}", host(index)));
+            return cluster.lock().ledger.violate(
+                now,
+                Property::Progress,
+                format!("the voter of {} has stopped: {why}", host(index)),
+            );
         }
         sleep(AGAIN).await;
     }
@@ -127,11 +132,15 @@ async fn lead(cluster: Arc<Cluster>, engine: Embedded, service: ManagerService, 
     loop {
         let campaign = Manager::campaign(JOB, &candidate, Arc::clone(&engine), &service, cluster.settings());
         match campaign.await {
-            Ok(manager) => manage(&cluster, manager).await,
+            Ok(manager) => manage(&cluster, manager, index).await,
             Err(ManagerError::Consensus(_)) => {}
             Err(error) => {
                 let now = cluster.now();
-                cluster.lock().ledger.violate(now, format!("{} cannot be the manager: {error}", host(index)));
+                cluster.lock().ledger.violate(
+                    now,
+                    Property::Progress,
+                    format!("{} cannot be the manager: {error}", host(index)),
+                );
             }
         }
         sleep(AGAIN).await;
@@ -139,13 +148,13 @@ async fn lead(cluster: Arc<Cluster>, engine: Embedded, service: ManagerService, 
 }
 
 /// Runs the job under one manager until the epoch is over.
-async fn manage(cluster: &Arc<Cluster>, manager: Manager) {
+async fn manage(cluster: &Arc<Cluster>, manager: Manager, index: usize) {
     let resume = manager.resume();
     let world = resume.as_ref().map(|resume| Arc::clone(&resume.world));
     if resume.is_none() {
         manager.wait_for_hosts(HOSTS, Instant::now() + Duration::from_secs(30)).await;
     }
-    let nodes = manager.hosts().into_iter().map(|host| host.host).take(RANKS as usize);
+    let nodes = cluster.first_hosts(index, manager.hosts().into_iter().map(|host| host.host).collect());
     let mut spec =
         JobSpec::new(JOB, RANKS, WorkerSpec::new(["train".to_owned(), manager.epoch().to_string()])).with_nodes(nodes);
     spec.policy.ready = Ready::Running;

@@ -13,7 +13,9 @@ use taskd_cluster::security::SecurityContext;
 use turmoil::{Builder, Sim};
 
 use crate::cluster::{Cluster, HOSTS, RANKS, host};
+use crate::directed::Directed;
 use crate::faults::Faults;
+use crate::ledger::Property;
 use crate::process;
 
 /// Length of one step. It is shorter than every latency.
@@ -47,7 +49,7 @@ pub(crate) fn catch_panics() {
 /// What one simulation showed.
 pub(crate) struct Shown {
     pub(crate) seed: u64,
-    pub(crate) violation: Option<String>,
+    pub(crate) violation: Option<(Property, String)>,
     /// Time from the end of the faults to a healthy job.
     pub(crate) healed: Duration,
     /// Time from the cut between the manager and the other voters to a healthy job under another manager.
@@ -104,6 +106,7 @@ impl Run<'_> {
         let mut dice = StdRng::seed_from_u64(seed);
         self.start()?;
         let mut faults = Faults::new(StdRng::seed_from_u64(dice.random()));
+        self.directed(&mut faults)?;
         let end = self.sim.elapsed() + Duration::from_millis(dice.random_range(CHAOS_MS));
         let mut next = self.sim.elapsed();
         while self.sim.elapsed() < end {
@@ -116,11 +119,26 @@ impl Run<'_> {
         }
         faults.turn(&mut self.sim, self.cluster, None);
         let healed = self.heal("all faults have ended", true)?;
-        if dice.random_bool(0.5) || !faults.depose_for_good(&mut self.sim, self.cluster) {
+        // With long leases, it takes longer than is to be shown.
+        let is_long = self.cluster.directed == Directed::Return;
+        if is_long || dice.random_bool(0.5) || !faults.depose_for_good(&mut self.sim, self.cluster) {
             return Some((healed, None));
         }
         let replaced = self.heal("the manager is cut off from the other voters", false)?;
         Some((healed, Some(replaced)))
+    }
+
+    /// Runs the directed phase of a seed, and until the job is healthy again.
+    fn directed(&mut self, faults: &mut Faults) -> Option<()> {
+        let phase = self.cluster.directed.begin(self.cluster, self.sim.elapsed());
+        let Some(mut phase) = phase else { return Some(()) };
+        while phase.go_on(faults, &mut self.sim, self.cluster) {
+            self.step()?;
+            let now = self.sim.elapsed();
+            faults.turn(&mut self.sim, self.cluster, Some(now));
+        }
+        faults.turn(&mut self.sim, self.cluster, None);
+        self.heal("the directed phase is over", true).map(drop)
     }
 
     /// Runs until the job is healthy, serves, and stays so; under a new manager if the old one is not `kept`. Returns the
@@ -153,13 +171,14 @@ impl Run<'_> {
         self.cluster.set_now(self.sim.elapsed());
         if let Err(error) = self.sim.step() {
             self.violate(format!("a process has ended: {error}"));
+            return None;
         }
         if let Some(panic) = PANIC.take() {
             self.violate(format!("a task has panicked: {panic}"));
         }
         self.cluster.set_now(self.sim.elapsed());
         self.cluster.reap();
-        self.cluster.lock().ledger.violation.is_none().then_some(())
+        (!self.has_ended()).then_some(())
     }
 
     /// Runs until the first world runs. Returns `None` if it does not in time.
@@ -174,8 +193,15 @@ impl Run<'_> {
         Some(())
     }
 
+    /// Returns true after a violation. Without a check, one of the consensus engine does not end the simulation: it is to
+    /// show what the hosts make of it.
+    fn has_ended(&self) -> bool {
+        let goes_on = if self.cluster.checks == Checks::default() { None } else { Some(Property::Engine) };
+        self.cluster.lock().ledger.violation.as_ref().is_some_and(|(property, _)| Some(*property) != goes_on)
+    }
+
     fn violate(&self, what: String) {
-        self.cluster.lock().ledger.violate(self.sim.elapsed(), what);
+        self.cluster.lock().ledger.violate(self.sim.elapsed(), Property::Progress, what);
     }
 
     fn note(&self, what: &str) {

@@ -1,7 +1,7 @@
 //! Membership over real connections: hosts that fail under one switch, replacements, hosts that return, and hosts that are
 //! refused.
 
-use crate::cluster::{Cluster, PATIENCE, Proxy, RunningAgent, labelled};
+use crate::cluster::{Cluster, PATIENCE, Proxy, RunningAgent, agent_with, labelled};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
@@ -217,7 +217,10 @@ async fn a_loss_without_replacement_is_held_until_the_world_may_shrink() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_host_that_cannot_take_part_gets_one_clear_error() {
     let cluster = Cluster::new(settings()).await;
-    let _good = hosts(&cluster, &["a", "b"], "l1", None);
+    // Host a states the node rank that it gets.
+    let of_a = FakeLauncher::with_nodes([Name::from("a".to_owned())], SLOTS);
+    let _a = agent_with(&cluster, "a", of_a.attach(), None, |agent| agent.label("leaf", "l1").node_rank(0));
+    let of_b = hosts(&cluster, &["b"], "l1", None);
     let manager = cluster.manager(2).await;
     let policy = Policy::new(2, 3).with_last_call(Duration::ZERO);
     let membership = manager.membership(policy, Places::default()).await.expect("a policy");
@@ -226,6 +229,7 @@ async fn a_host_that_cannot_take_part_gets_one_clear_error() {
     for (name, slots, node_rank, expected) in [
         ("c", 3, None, "host c has 3 slots, and host a and the others have 2: start its agent with 2 slots"),
         ("d", 2, Some(7), "host d states node rank 7, and the job has at most 3 hosts: state one below 3"),
+        ("e", 2, Some(0), "host e states node rank 0, and so does host a: give one of them another node rank"),
     ] {
         let launcher = FakeLauncher::with_nodes([Name::from(name.to_owned())], slots);
         let refused = Agent::builder("job", host(name), launcher, cluster.security()).settings(cluster.settings);
@@ -238,6 +242,7 @@ async fn a_host_that_cannot_take_part_gets_one_clear_error() {
         let error = timeout(PATIENCE, refused.run(CancellationToken::new())).await.expect("it ends");
         let Err(AgentError::Refused(why)) = error else { panic!("{error:?}") };
         assert!(why.starts_with(expected), "{why}");
+        assert!(of_a.runs_any(1) && of_b[0].0.runs_any(1), "{name}: the ranks of the others run");
     }
     let now = states(&manager).await;
     assert!(["a", "b"].iter().all(|good| now[*good].0 == NodeState::Ready), "the others are not affected: {now:?}");

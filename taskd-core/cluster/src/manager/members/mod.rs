@@ -6,14 +6,13 @@
 mod apply;
 mod seen;
 
-use super::{Inner, Manager, ManagerError};
+use super::{Inner, Manager, ManagerError, Places};
 use crate::membership::{self, Decision, Next, NodeRanks, Policy};
-use crate::topology::{DEFAULT_LEVELS, Topology};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
-use taskd_runtime::job::{JobTime, Name, NodeId, World};
+use taskd_runtime::job::{JobTime, NodeId, World};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, sleep_until};
@@ -23,23 +22,6 @@ use tokio::time::{Instant, sleep, sleep_until};
 const PAUSE_FACTOR: u32 = 4;
 /// Longest such pause: a lost host must not wait for it.
 const PAUSE_MAX: Duration = Duration::from_millis(100);
-
-/// Where the places of hosts in the network are stated.
-#[derive(Clone, Debug)]
-#[non_exhaustive]
-pub enum Places {
-    /// In the labels of their agents, at these levels, from the widest to the narrowest: see [`Topology::from_labels`].
-    Labels(Vec<Name>),
-    /// In this tree.
-    Tree(Topology),
-}
-
-impl Default for Places {
-    /// Returns the labels of agents at the [usual levels](DEFAULT_LEVELS).
-    fn default() -> Places {
-        Places::Labels(DEFAULT_LEVELS.to_vec())
-    }
-}
 
 /// The hosts of a job's first world.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -78,10 +60,8 @@ impl Manager {
         let manager = Arc::clone(&self.inner);
         let members = Arc::new(Members {
             policy,
-            places,
             begun: Instant::now(),
             gone: Mutex::default(),
-            topology: Mutex::default(),
             in_force: Mutex::default(),
             handed_out: Mutex::default(),
             refused: Mutex::default(),
@@ -90,6 +70,7 @@ impl Manager {
         if manager.members.set(Arc::clone(&members)).is_err() {
             return Err(ManagerError::Membership("this manager has a policy of membership already".into()));
         }
+        manager.set_places(places);
         members.decide(&manager).await;
         let mut task = JoinSet::new();
         task.spawn(run(Arc::clone(&manager), Arc::clone(&members)));
@@ -146,13 +127,10 @@ impl Membership {
 /// The policy, and what it depends on.
 pub(super) struct Members {
     policy: Policy,
-    places: Places,
     /// Origin of the times of decisions.
     begun: Instant,
     /// Hosts that have left: until that is reported and they are in no world.
     gone: Mutex<BTreeMap<NodeId, Gone>>,
-    /// The tree, with the number of the last session that contributed labels to it.
-    topology: Mutex<Option<(u64, Topology)>>,
     /// The hosts of the world in force.
     in_force: Mutex<BTreeSet<NodeId>>,
     /// The first world, from its decision until it is in force.

@@ -1,13 +1,11 @@
 //! What the manager knows about the hosts, as the decision needs it.
 
-use super::{Members, Places, Seen, lock};
+use super::{Members, Seen, lock};
 use crate::manager::Inner;
 use crate::manager::host::{Host, Visibility};
 use crate::membership::{self, Health, NODE_RANK_LABEL, NodeRanks, State};
-use crate::topology::Topology;
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use taskd_runtime::job::{JobTime, NodeId, Rank, World};
 use taskd_runtime::launch::NodeState;
 
@@ -15,8 +13,7 @@ impl Members {
     /// Returns what is known now. `world` is the one in force.
     pub(super) fn see(&self, manager: &Inner, world: Option<&World>) -> Seen {
         let registered: Vec<Arc<Host>> = manager.lock().values().cloned().collect();
-        let topology = self.topology(manager, &registered);
-        let mut state = State { topology, since: JobTime::START, ..State::default() };
+        let mut state = State { topology: manager.topology(), since: JobTime::START, ..State::default() };
         for host in registered {
             let known = manager.fleet.node(&host.name).filter(|status| status.state != NodeState::Left);
             // A host without slots votes, and runs no ranks.
@@ -60,35 +57,6 @@ impl Members {
             }
             None => known,
         }
-    }
-
-    /// Returns the places of the hosts. Labels are read again after a session has begun: they cannot change before.
-    fn topology(&self, manager: &Inner, hosts: &[Arc<Host>]) -> Topology {
-        let levels = match &self.places {
-            Places::Tree(tree) => return tree.clone(),
-            Places::Labels(levels) => levels,
-        };
-        let newest = manager.sessions.load(Ordering::Relaxed);
-        let mut known = lock(&self.topology);
-        if let Some((_, topology)) = known.as_ref().filter(|(session, _)| *session == newest) {
-            return topology.clone();
-        }
-        let labels: BTreeMap<NodeId, BTreeMap<String, String>> =
-            hosts.iter().map(|host| (host.name.clone(), host.labels())).collect();
-        let topology = match Topology::from_valid_labels(levels.iter().cloned(), &labels) {
-            Ok((topology, errors)) => {
-                for (host, error) in errors {
-                    tracing::warn!(%host, %error, "the place of a host is not known");
-                }
-                topology
-            }
-            Err(error) => {
-                tracing::warn!(%error, "the places of the hosts are not known");
-                Topology::default()
-            }
-        };
-        *known = Some((newest, topology.clone()));
-        topology
     }
 }
 

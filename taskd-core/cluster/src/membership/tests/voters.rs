@@ -51,3 +51,28 @@ fn voters_are_in_different_domains() {
     set(&mut state, "d", Health::Left { since: s(9) });
     assert_eq!(chosen(&state, "a c d e f"), "a c e f g", "zone z3 has fewer voters than z1");
 }
+
+#[test]
+fn of_more_hosts_than_voters_those_in_different_domains_vote_first() {
+    let first = |listed: &str, topology: &Topology| {
+        let chosen = first_voters(&hosts(listed), topology);
+        chosen.iter().map(|host| host.0.as_str()).collect::<Vec<_>>().join(" ")
+    };
+    let unknown = Topology::default();
+    for (listed, chosen) in
+        [("a", "a"), ("a b c", "a b c"), ("a b c d", "a b c"), ("a b c d e", "a b c d e"), ("a b c d e f", "a b c d e")]
+    {
+        assert_eq!(first(listed, &unknown), chosen, "{listed}");
+    }
+    let file = "levels: leaf
+        a: leaf=l1
+        b: leaf=l1
+        c: leaf=l1
+        d: leaf=l2
+        e: leaf=l3
+        f: leaf=l4
+        g: leaf=l4";
+    let topology = Topology::parse(file).expect("a topology");
+    assert_eq!(first("a b d e", &topology), "a d e");
+    assert_eq!(first("a b c d e f g", &topology), "a b d e f");
+}

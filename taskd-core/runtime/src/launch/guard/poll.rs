@@ -22,6 +22,8 @@ pub(super) enum Token {
     Lifelines,
     /// A signal is pending.
     Signals,
+    /// Standbys have got their control groups.
+    Settled,
     /// A child has ended.
     Child(Key),
     /// The owner's process has ended.
@@ -62,6 +64,7 @@ impl Token {
             Token::Claim => 10,
             Token::Place => 11,
             Token::Fence => 12,
+            Token::Settled => 13,
         }
     }
 
@@ -80,6 +83,7 @@ impl Token {
             10 => Token::Claim,
             11 => Token::Place,
             12 => Token::Fence,
+            13 => Token::Settled,
             _ => Token::SeatOutput(key),
         }
     }
@@ -153,6 +157,7 @@ mod tests {
             Token::Stderr(77),
             Token::Seat(3),
             Token::Fence,
+            Token::Settled,
             Token::SeatOutput(1 << 40),
         ];
         for token in all {

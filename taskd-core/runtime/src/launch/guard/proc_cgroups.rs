@@ -3,16 +3,18 @@
 //!
 //! A daemon has its own session, environment and parent; only its control group shows which rank has started it. A
 //! process enters its group before it executes its program. A standby is moved while it waits, by a separate thread,
-//! since Linux takes about ten milliseconds to move a process, and far less for those that follow immediately.
+//! since Linux takes about ten milliseconds to move a process, and far less for those that follow immediately. It is not
+//! assigned a rank before: a daemon that the rank starts at once would be in no group but the guard's.
 
 use super::cgroup::{self, ControlGroup};
 use crate::proc_fs::Stat;
+use rustix::event::EventfdFlags;
 use rustix::process::Pid;
 use std::fs;
 use std::io::{self, Write};
 use std::os::fd::OwnedFd;
 use std::sync::mpsc::{self, Receiver, Sender};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 /// Stack size of the thread in bytes.
@@ -24,24 +26,65 @@ const FREEZES_WITHIN: Duration = Duration::from_millis(4);
 /// Prefix of a group's directory name; a number follows.
 const PREFIX: &str = "proc-";
 
-/// The group of one process. Empty until the group is made, and if none can be made.
-#[derive(Clone, Debug, Default)]
-pub(super) struct ProcCgroup(Arc<OnceLock<ControlGroup>>);
+/// The group of one process. Contains nothing until it is known whether the group can be made, then the group or `None`.
+/// The default is no group.
+#[derive(Clone, Debug)]
+pub(super) struct ProcCgroup(Arc<OnceLock<Option<ControlGroup>>>);
+
+impl Default for ProcCgroup {
+    fn default() -> ProcCgroup {
+        ProcCgroup(Arc::new(OnceLock::from(None)))
+    }
+}
 
 impl ProcCgroup {
+    /// Returns false while the process is still being moved into the group.
+    pub(super) fn is_settled(&self) -> bool {
+        self.0.get().is_some()
+    }
+
+    fn get(&self) -> Option<&ControlGroup> {
+        self.0.get()?.as_ref()
+    }
+
     /// Returns the processes in the group, including the process itself.
     pub(super) fn processes(&self) -> Vec<Pid> {
-        self.0.get().map(ControlGroup::processes).unwrap_or_default()
+        self.get().map(ControlGroup::processes).unwrap_or_default()
     }
 
     /// Kills all processes in the group, however fast they fork.
     pub(super) fn kill(&self) {
-        self.0.get().into_iter().for_each(|group| group.kill(FREEZES_WITHIN));
+        self.get().into_iter().for_each(|group| group.kill(FREEZES_WITHIN));
     }
 
     /// Returns true if this process is in the group.
     pub(super) fn holds(&self, pid: Pid) -> bool {
-        self.0.get().is_some_and(|group| group.holds(pid))
+        self.get().is_some_and(|group| group.holds(pid))
+    }
+}
+
+/// Lines of the standbys whose groups are settled since the guard's loop has last looked.
+#[derive(Debug)]
+pub(super) struct Settled {
+    /// Readable while there are such lines.
+    pub(super) ready: OwnedFd,
+    lines: Mutex<Vec<u64>>,
+}
+
+impl Settled {
+    fn new() -> io::Result<Arc<Settled>> {
+        let ready = rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        Ok(Arc::new(Settled { ready, lines: Mutex::default() }))
+    }
+
+    pub(super) fn take(&self) -> Vec<u64> {
+        let _ = rustix::io::read(&self.ready, &mut [0u8; 8]); // reset; a line from now on is taken below
+        std::mem::take(&mut *self.lines.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    fn put(&self, line: u64) {
+        self.lines.lock().unwrap_or_else(PoisonError::into_inner).push(line);
+        let _ = rustix::io::write(&self.ready, &1u64.to_ne_bytes()); // fails only if it is readable already
     }
 }
 
@@ -49,6 +92,7 @@ impl ProcCgroup {
 #[derive(Debug)]
 pub(super) struct ProcCgroups {
     guard: Arc<ControlGroup>,
+    settled: Arc<Settled>,
     made: u64,
     /// Queue of the thread that does these tasks; `None` if the thread could not be started.
     tasks: Option<Sender<Task>>,
@@ -56,20 +100,27 @@ pub(super) struct ProcCgroups {
 
 #[derive(Debug)]
 enum Task {
-    /// Makes a control group of this name for a running process, and moves the process into it.
-    Move { group: ProcCgroup, name: String, process: (Pid, u64) },
+    /// Makes a control group of this name for a standby of a line, and moves the standby into it.
+    Move { group: ProcCgroup, name: String, process: (Pid, u64), line: u64 },
     /// Kills all processes in a control group, and removes it.
     Remove(ProcCgroup),
 }
 
 impl ProcCgroups {
-    pub(super) fn below(guard: ControlGroup) -> ProcCgroups {
-        let guard = Arc::new(guard);
+    /// # Errors
+    /// Fails if no descriptor can be made.
+    pub(super) fn below(guard: ControlGroup) -> io::Result<ProcCgroups> {
+        let (guard, settled) = (Arc::new(guard), Settled::new()?);
         let (tasks, received) = mpsc::channel();
-        let above = Arc::clone(&guard);
+        let (above, done) = (Arc::clone(&guard), Arc::clone(&settled));
         let thread = std::thread::Builder::new().name("taskd-cgroups".into()).stack_size(STACK_BYTES);
-        let started = thread.spawn(move || do_tasks(&above, &received));
-        ProcCgroups { guard, made: 0, tasks: started.is_ok().then_some(tasks) }
+        let started = thread.spawn(move || do_tasks(&above, &done, &received));
+        Ok(ProcCgroups { guard, settled, made: 0, tasks: started.is_ok().then_some(tasks) })
+    }
+
+    /// Returns the queue of the groups that are settled.
+    pub(super) const fn settled(&self) -> &Arc<Settled> {
+        &self.settled
     }
 
     /// Returns the group of the guard itself, which contains all others.
@@ -86,7 +137,7 @@ impl ProcCgroups {
         let name = self.next_name();
         let group = self.guard.make_below(&name)?;
         match group.door() {
-            Ok(door) => Ok((ProcCgroup(Arc::new(group.into())), door.into())),
+            Ok(door) => Ok((ProcCgroup(Arc::new(Some(group).into())), door.into())),
             Err(error) => {
                 let _ = fs::remove_dir(group.directory()); // an empty group does no harm
                 Err(error)
@@ -94,17 +145,19 @@ impl ProcCgroups {
         }
     }
 
-    /// Makes a group for a process that waits for a rank; the process is moved into it soon.
-    pub(super) fn make_for(&mut self, process: (Pid, u64)) -> ProcCgroup {
-        let group = ProcCgroup::default();
+    /// Makes a group for a standby of a line; the process is moved into it soon.
+    pub(super) fn make_for(&mut self, process: (Pid, u64), line: u64) -> ProcCgroup {
+        let group = ProcCgroup(Arc::default());
         let name = self.next_name();
-        self.ask(Task::Move { group: group.clone(), name, process });
-        group
+        match self.ask(Task::Move { group: group.clone(), name, process, line }) {
+            true => group,
+            false => ProcCgroup::default(),
+        }
     }
 
     /// Removes the group of an ended process, with all remaining processes.
     pub(super) fn remove(&self, group: ProcCgroup) {
-        self.ask(Task::Remove(group));
+        let _ = self.ask(Task::Remove(group)); // without the thread there is none
     }
 
     fn next_name(&mut self) -> String {
@@ -112,20 +165,20 @@ impl ProcCgroups {
         format!("{PREFIX}{}", self.made)
     }
 
-    fn ask(&self, task: Task) {
-        let _ = self.tasks.as_ref().map(|tasks| tasks.send(task)); // else all are in the guard's group
+    /// Returns false if there is no thread to do the task: all processes are then in the guard's group.
+    fn ask(&self, task: Task) -> bool {
+        self.tasks.as_ref().is_some_and(|tasks| tasks.send(task).is_ok())
     }
 }
 
-fn do_tasks(guard: &ControlGroup, tasks: &Receiver<Task>) {
+fn do_tasks(guard: &ControlGroup, settled: &Settled, tasks: &Receiver<Task>) {
     for task in tasks {
         match task {
-            Task::Move { group, name, process } => {
-                if let Ok(made) = moved(guard, &name, process) {
-                    let _ = group.0.set(made); // no other code sets it
-                }
+            Task::Move { group, name, process, line } => {
+                let _ = group.0.set(moved(guard, &name, process).ok()); // no other code sets it
+                settled.put(line);
             }
-            Task::Remove(group) => _ = group.0.get().map(|group| group.remove(REMOVED_WITHIN)),
+            Task::Remove(group) => _ = group.get().map(|group| group.remove(REMOVED_WITHIN)),
         }
     }
 }

@@ -148,7 +148,8 @@ impl Engine {
             true => ControlGroup::enter(&config.job),
             false => Err("the program runs without a guard process".into()),
         };
-        let cgroups = cgroup.map(ProcCgroups::below);
+        let below = |group| ProcCgroups::below(group).map_err(|error| format!("no descriptor for them: {error}"));
+        let cgroups = cgroup.and_then(below);
         write_record(&run_dir, &config, &cgroups).map_err(|e| failed("cannot write guard.json", e))?;
         let out_of = |error: io::Error| Refusal::Failed(format!("the guard cannot start: {error}"));
         let mut logs = Logs::start(config.log_bytes_max).map_err(out_of)?;
@@ -191,6 +192,9 @@ impl Engine {
 
     fn watch(&self) -> io::Result<()> {
         self.poll.add(&self.deaths.ready, Token::Lifelines)?;
+        if let Ok(groups) = &self.cgroups {
+            self.poll.add(&groups.settled().ready, Token::Settled)?;
+        }
         if let Some(signals) = &self.signals {
             self.poll.add(signals, Token::Signals)?;
         }
@@ -259,6 +263,7 @@ impl Engine {
     fn handle(&mut self, token: Token) {
         match token {
             Token::Lifelines => self.take_deaths(),
+            Token::Settled => self.have_settled(),
             Token::Signals => self.take_signals(),
             Token::Fence => (), // enforced before each event
             Token::Child(key) => self.take_exit_of(key),

@@ -66,6 +66,11 @@ impl Standby {
     const fn waits(&self) -> bool {
         matches!(self.part, Part::Waiting { .. }) && self.ahead.is_none()
     }
+
+    /// Returns true if the standby can be assigned a rank now: all that the rank starts will be in its control group.
+    fn can_be_seated(&self) -> bool {
+        self.is_ready && self.cgroup.is_settled()
+    }
 }
 
 /// A group of interchangeable standbys.
@@ -196,7 +201,7 @@ impl Standbys {
     /// Returns how many standbys of a line can be assigned to any rank now, and how many there will be.
     pub(super) fn waiting(&self, line: u64) -> (usize, usize) {
         let waiting = || self.of(line).filter(|(_, standby)| standby.waits());
-        (waiting().filter(|(_, standby)| standby.is_ready).count(), waiting().count())
+        (waiting().filter(|(_, standby)| standby.can_be_seated()).count(), waiting().count())
     }
 
     /// Returns how many standbys of all lines can be assigned to any rank now.
@@ -207,7 +212,7 @@ impl Standbys {
     /// Chooses the next standby of a line: for a rank that joins a running world (`ahead`) a matching pre-warmed one;
     /// otherwise the first ready one in key order, which is for this local rank or for any.
     pub(super) fn next_of(&self, line: u64, slot: Option<u32>, ahead: Option<&Ahead>) -> Option<Key> {
-        let ready = || self.of(line).filter(|(_, standby)| standby.is_ready && fits(standby.part, slot));
+        let ready = || self.of(line).filter(|(_, standby)| standby.can_be_seated() && fits(standby.part, slot));
         let has_run =
             ready().find(|(_, standby)| standby.ahead.as_ref().zip(ahead).is_some_and(|(its, own)| its.fits(own)));
         has_run.or_else(|| ready().find(|(_, standby)| standby.ahead.is_none())).map(|(key, _)| key)
@@ -215,7 +220,7 @@ impl Standbys {
 
     /// Returns a standby of a line that can be assigned to any rank now.
     pub(super) fn any_of(&self, line: u64) -> Option<Key> {
-        self.of(line).find(|(_, standby)| standby.is_ready && standby.waits()).map(|(key, _)| key)
+        self.of(line).find(|(_, standby)| standby.can_be_seated() && standby.waits()).map(|(key, _)| key)
     }
 
     /// Returns how many pre-warmed standbys of all lines are ready.

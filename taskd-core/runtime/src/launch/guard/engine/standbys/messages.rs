@@ -77,7 +77,7 @@ impl Engine {
             }
             (Part::Waiting { slot: None }, "unseated") if process.is_none() => {
                 let found = self.verified(id, packet.one("pid"))?;
-                let cgroup = self.cgroup_of_standby(found);
+                let cgroup = self.cgroup_of_standby(found, id);
                 if let Some(standby) = self.standbys.get_mut(key) {
                     (standby.process, standby.is_ready, standby.until) = (Some(found), true, None);
                     standby.cgroup = cgroup;

@@ -95,8 +95,17 @@ impl Engine {
     }
 
     /// Makes a control group for a standby that can be assigned a rank.
-    pub(super) fn cgroup_of_standby(&mut self, process: (Pid, u64)) -> ProcCgroup {
-        self.cgroups.as_mut().map(|groups| groups.make_for(process)).unwrap_or_default()
+    pub(super) fn cgroup_of_standby(&mut self, process: (Pid, u64), line: u64) -> ProcCgroup {
+        self.cgroups.as_mut().map(|groups| groups.make_for(process, line)).unwrap_or_default()
+    }
+
+    /// Looks at the lines of the standbys that have got their control groups, and so can be assigned a rank.
+    pub(super) fn have_settled(&mut self) {
+        let lines = self.cgroups.as_ref().map(|groups| groups.settled().take()).unwrap_or_default();
+        let now = Instant::now();
+        for id in lines {
+            self.standbys.line(id).into_iter().for_each(|line| line.look_by(now)); // one may run ahead
+        }
     }
 }
 

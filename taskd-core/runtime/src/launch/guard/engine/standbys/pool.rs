@@ -95,7 +95,7 @@ impl Engine {
         });
         let process = Some((started.pid, started.start_time));
         let cgroup = match part {
-            Part::Waiting { .. } => self.cgroup_of_standby((started.pid, started.start_time)),
+            Part::Waiting { .. } => self.cgroup_of_standby((started.pid, started.start_time), id),
             Part::Probe | Part::Template => ProcCgroup::default(),
         };
         let (is_ready, ahead, until) = (false, None, Some(until));

@@ -7,6 +7,7 @@ mod bad_input;
 mod cluster;
 mod copies;
 mod lease;
+mod links;
 mod majority;
 mod members;
 mod pausable;

@@ -14,8 +14,8 @@ use tokio::time::sleep;
 const SPARE_BOUND_S: f64 = 3.0;
 /// Seconds from the cut of one direction to the next step.
 const ONE_WAY_BOUND_S: f64 = 4.0;
-/// Six ranks on five hosts, of which the second has two, and a spare host.
-const UNEVEN: Shape = Shape { ranks: 6, min_ranks: 6, slots: &[1, 2, 1], ..SIX };
+/// Five ranks on three hosts, of which the last one has one rank, and a spare host. All three hosts with ranks vote.
+const UNEVEN: Shape = Shape { hosts: 4, slots: &[2], ..SIX };
 /// Host with one rank, next to [`HOST`], which has two there.
 const NEXT: &str = "h3";
 
@@ -75,6 +75,7 @@ pub(super) const SCENARIOS: &[Scenario] = &[
         bound_s: Some(ONE_WAY_BOUND_S),
         shape: UNEVEN,
         inject: |trial| Box::pin(cut_between(trial)),
+        ..BASE
     },
     Scenario {
         name: "switch-lost",
@@ -143,6 +144,9 @@ async fn cut_to_manager(trial: &mut Trial) -> Result<Injected, Failure> {
 async fn cut_between(trial: &mut Trial) -> Result<Injected, Failure> {
     trial.elect_first().await?; // both hosts vote, too: none of them must be the manager
     let ranks = trial.ranks_on(NEXT);
+    if ranks.len() >= trial.ranks_on(HOST).len() {
+        return Err(format!("{NEXT} has ranks {ranks:?}, not fewer than {HOST}: the choice has another result").into());
+    }
     trial.part_of_a_step().await;
     let at = Moment::now();
     let hosts = &trial.training.hosts;

@@ -8,7 +8,6 @@ use futures::StreamExt;
 use futures::stream::FuturesUnordered;
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::Duration;
 use taskd_runtime::check::partners;
 use taskd_runtime::job::{Domain, NodeId};
 use taskd_runtime::trace::{ProbeResult, SourceError, write_links};

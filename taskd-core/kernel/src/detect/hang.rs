@@ -15,7 +15,7 @@ pub use verdict::{Culprit, Dispute, HangCause, HangVerdict, ProcessState, RankRe
 use super::exit::unexpected;
 use super::{Damage, Evidence, Fault, FaultClass, FaultDetector, Findings, Suspect, saved};
 use crate::job::{Domain, Generation, JobTime, Name, Rank, Role};
-use crate::state::View;
+use crate::state::{FailureKind, View};
 use crate::trace::{COLLECTIVES, DecodeError, Observation, PROCESS_STATE, Probe, STACKS, Signal};
 use activity::Activity;
 use autopsy::Autopsy;
@@ -64,7 +64,8 @@ const PAUSE_MAX: Duration = Duration::from_secs(10);
 /// If the job runs on several hosts, the second look also asks each host which of the others it reaches
 /// ([`LINKS`](crate::trace::LINKS)). If neither end of a link reaches the other, and no rank is found to cause the hang,
 /// the host whose removal keeps the most ranks is blamed (class `network`, 800 permille), with the link and the reason as
-/// evidence `link`: see [`LinkVerdict`](crate::check::LinkVerdict). The hosts check the network between their agents,
+/// evidence `link`: see [`LinkVerdict`](crate::check::LinkVerdict). The same is asked when a rank reports a failed
+/// collective, and no rank has ended or was stopped. The hosts check the network between their agents,
 /// which may be another one than that of the collectives.
 ///
 /// The evidence of a blame contains the stacks of up to four suspects ([`STACKS`], `hang_stack`). They are requested
@@ -171,7 +172,7 @@ impl HangDetector {
         inquiry.open = Some(Look::new(ranks, view.now));
         inquiry.due = view.now + ANSWERS_WITHIN + ANSWERS_LATE;
         if inquiry.last.is_some() {
-            self.ask_links(view, out); // the look before has found a hang
+            self.ask_links(false, view, out); // the look before has found a hang
         }
     }
 
@@ -249,8 +250,9 @@ impl FaultDetector for HangDetector {
     fn observe(&mut self, o: &Observation, view: &View, out: &mut Findings) {
         let generation = view.world.generation();
         if generation != self.state.generation {
-            let tag = self.state.tag; // late replies to older probes are not taken for new ones
-            self.state = State { generation, tag, ..State::default() };
+            let State { tag, links, .. } = std::mem::take(&mut self.state);
+            // Late replies to older probes are not taken for new ones.
+            self.state = State { generation, tag, links: links.into_next_world(), ..State::default() };
         }
         match (&o.signal, &o.about) {
             (Signal::CollectivePending { .. }, Domain::Process(Role::Rank(_))) => self.pending(view),
@@ -282,6 +284,9 @@ impl FaultDetector for HangDetector {
                 if is_failed && unexpected(role, o.incarnation, view).is_some() {
                     self.died(*rank, view, out);
                 }
+            }
+            (Signal::StepFailed(failure), _) if failure.kind == FailureKind::Collective => {
+                self.collective_failed(view, out);
             }
             (Signal::SupervisorSlept { .. }, _) => {
                 self.state.activities.clear(); // the time without looks counts for nothing

@@ -2,7 +2,8 @@
 
 use super::*;
 use crate::detect::fixture::{node, question};
-use crate::job::Counted;
+use crate::job::{Counted, Generation};
+use crate::state::{FailureKind, StepFailure};
 use crate::trace::{LINKS, ProbeReply, write_links};
 use std::sync::Arc;
 
@@ -119,4 +120,27 @@ fn a_job_on_one_host_asks_for_no_links() {
     scene.view.now = hang.deadline().expect("a look is due");
     let asked = scene.expire(&mut hang);
     assert!(asked.iter().all(|found| question(std::slice::from_ref(found)).what != LINKS), "{asked:?}");
+}
+
+#[test]
+fn after_a_failed_collective_that_no_rank_explains_the_links_are_asked_and_judged_in_the_next_world() {
+    let failed = |kind| Signal::StepFailed(Box::new(StepFailure::new(Generation(2), kind, "connection reset by peer")));
+    let (mut scene, _) = hanging_on_hosts(all_wait);
+    let mut hang = HangDetector::default();
+    assert!(scene.tell(&mut hang, 0, failed(FailureKind::Exception)).is_empty(), "its own failure");
+    scene.view.mending = true;
+    assert!(scene.tell(&mut hang, 0, failed(FailureKind::Collective)).is_empty(), "a recovery runs already");
+    scene.view.mending = false;
+    let ask = question(&scene.tell(&mut hang, 0, failed(FailureKind::Collective)));
+    assert_eq!(ask.what, LINKS);
+    assert!(scene.tell(&mut hang, 1, failed(FailureKind::Collective)).is_empty(), "they are asked once");
+    let world = scene.view.world.successor(Counted::Yes, |_| {});
+    scene.enter(Arc::new(world));
+    let found = links_are(&scene, &mut hang, &ask, &[("h1", "h3"), ("h3", "h1")]);
+    let suspect = fault(&found).primary_suspect();
+    assert_eq!((&suspect.domain, &suspect.class), (&Domain::Node(node("h1")), &FaultClass::Network));
+
+    let (mut scene, mut hang) = hanging_on_hosts(all_wait);
+    scene.tell(&mut hang, 2, exited(Termination::Code(1)));
+    assert!(scene.tell(&mut hang, 0, failed(FailureKind::Collective)).is_empty(), "rank 2 explains it");
 }

@@ -4,6 +4,8 @@ use crate::security::{PresentToken, SecurityContext, SecurityError};
 use async_trait::async_trait;
 use std::sync::Arc;
 use std::time::Duration;
+use tokio::net::TcpStream;
+use tokio::time::timeout;
 use tonic::service::Interceptor;
 use tonic::transport::{Channel, Endpoint};
 use tonic::{Request, Status};
@@ -16,6 +18,15 @@ pub trait Dial: Send + Sync {
     /// # Errors
     /// Returns the reason in one sentence.
     async fn dial(&self, address: &str, within: Duration) -> Result<Channel, String>;
+
+    /// Checks that `HOST:PORT` can be reached now, without keeping a connection. The default opens one as
+    /// [`dial`](Dial::dial) does.
+    ///
+    /// # Errors
+    /// Returns the reason in one sentence.
+    async fn reach(&self, address: &str, within: Duration) -> Result<(), String> {
+        self.dial(address, within).await.map(drop)
+    }
 }
 
 #[async_trait]
@@ -29,6 +40,15 @@ impl Dial for SecurityContext {
             Some(cause) => cause.to_string(),
             None => format!("{address} does not answer: {}", root_cause(&error)),
         })
+    }
+
+    /// The operating systems of both hosts do this, so that a busy agent counts as reached: it is the network that is
+    /// checked.
+    async fn reach(&self, address: &str, within: Duration) -> Result<(), String> {
+        match timeout(within, TcpStream::connect(address)).await {
+            Ok(connected) => connected.map(drop).map_err(|error| format!("{address} does not answer: {error}")),
+            Err(_) => Err(format!("{address} does not answer within {within:?}")),
+        }
     }
 }
 
@@ -53,8 +73,13 @@ impl Access {
 
     /// Opens a connection within a time.
     pub(crate) async fn dial(&self, address: &str, within: Duration) -> Result<Channel, String> {
-        let dialled = tokio::time::timeout(within, self.dialer.dial(address, within)).await;
+        let dialled = timeout(within, self.dialer.dial(address, within)).await;
         dialled.unwrap_or_else(|_| Err(format!("{address} does not answer within {within:?}")))
+    }
+
+    /// Checks that an address can be reached within a time.
+    pub(crate) async fn reach(&self, address: &str, within: Duration) -> Result<(), String> {
+        self.dialer.reach(address, within).await
     }
 
     /// Returns a request that presents the job's token.

@@ -18,7 +18,7 @@ pub mod trace;
 pub mod worker;
 
 use taskd_kernel::redact;
-pub use taskd_kernel::{detect, job, kernel, recover, state};
+pub use taskd_kernel::{check, detect, job, kernel, recover, state};
 
 /// Re-exports for code that this crate's macros generate in other crates, and for the other packages of `taskd-core`.
 #[doc(hidden)]

@@ -42,6 +42,8 @@ pub struct Injected {
     pub expected: Expected,
     /// Host that must have stopped its ranks within the lease and the time to stop.
     pub fenced: Option<String>,
+    /// Words that the evidence of the main incident must contain, if any.
+    pub evidence: Option<String>,
     /// Further incidents that must be reported, because the scenario caused them.
     pub also: Vec<(FaultClass, Domain)>,
     /// Ranks that the scenario has given new processes by these further incidents.
@@ -111,6 +113,7 @@ impl Injected {
             at,
             expected,
             fenced: None,
+            evidence: None,
             also: Vec::new(),
             replaced: BTreeSet::new(),
             until: None,

@@ -73,7 +73,7 @@ pub(super) const SCENARIOS: &[Scenario] = &[
         about: "the host of rank 0, store and manager is lost without a spare one: the job shrinks, and grows",
         bound_s: Some(MANAGER_BOUND_S),
         shape: FULL,
-        inject: |trial| Box::pin(shrink_and_grow(trial, MANAGER)),
+        inject: |trial| Box::pin(shrink_and_grow_first(trial)),
         ..BASE
     },
 ];
@@ -92,17 +92,19 @@ async fn lose_spare(trial: &mut Trial) -> Result<Injected, Failure> {
 }
 
 async fn lose_first(trial: &mut Trial) -> Result<Injected, Failure> {
-    let (host, epoch) = trial.manager()?;
+    let (host, epoch) = trial.elect_first().await?;
     let ranks = trial.ranks_on(&host);
     let expected = trial.loss_of(&host);
     let at = trial.lose(&host).await?;
     let what = format!("{host}, the host of the manager and of ranks {ranks:?}, down, SIGKILL to all its processes");
     let mut injected = Injected::new(what, at, expected);
-    if !ranks.contains(&0) {
-        injected.problems.push(format!("{host} is the manager, but has not rank 0 and the store"));
-    }
     injected.figures.manager_s = Some(trial.next_manager(epoch, at).await?.1);
     Ok(injected)
+}
+
+async fn shrink_and_grow_first(trial: &mut Trial) -> Result<Injected, Failure> {
+    let (host, _) = trial.elect_first().await?;
+    shrink_and_grow(trial, &host).await
 }
 
 async fn shrink_and_grow(trial: &mut Trial, host: &str) -> Result<Injected, Failure> {

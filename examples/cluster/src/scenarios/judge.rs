@@ -119,8 +119,15 @@ impl Row {
             let first = required.first().filter(|main| !injected.also.contains(main));
             first.is_some_and(|(class, domain)| one.class == *class && one.domain == *domain)
         };
-        let detected = report.incidents.iter().find(is_main).and_then(|incident| incident.wall.detected);
+        let main = report.incidents.iter().find(is_main);
+        let detected = main.and_then(|incident| incident.wall.detected);
         self.detected_s = detected.map(|at| round(at.as_unix_ms() as f64 / 1e3 - injected.at.unix));
+        if let (Some(words), Some(main)) = (&injected.evidence, main) {
+            match main.evidence.iter().find(|text| text.contains(words)) {
+                Some(_) => self.notes.push(format!("evidence: {}", main.evidence.join("; "))),
+                None => self.problems.push(format!("no evidence names `{words}`: {}", main.evidence.join("; "))),
+            }
+        }
         for (class, domain) in &required {
             let number = report.incidents.iter().filter(|one| one.class == *class && one.domain == *domain).count();
             if number != 1 {

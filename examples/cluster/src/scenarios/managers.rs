@@ -50,9 +50,14 @@ pub(super) const SCENARIOS: &[Scenario] = &[
     },
 ];
 
+/// Has a host without ranks elected: one of the three voters has a rank.
+async fn elect_apart(trial: &mut Trial) -> Result<(String, u64), Failure> {
+    trial.elect(|trial, host| trial.ranks_on(host).is_empty()).await
+}
+
 async fn lose_manager_host(trial: &mut Trial) -> Result<Injected, Failure> {
     let observe = trial.training.plan.lease * 2;
-    let (host, epoch) = trial.manager()?;
+    let (host, epoch) = elect_apart(trial).await?;
     let at = trial.lose(&host).await?;
     let expected = Expected::Undisturbed { host: Some(host.clone()), observe };
     let mut injected = Injected::new(format!("{host}, the host of the manager alone, is lost"), at, expected);
@@ -79,7 +84,7 @@ async fn kill_manager(trial: &mut Trial) -> Result<Injected, Failure> {
 }
 
 async fn cut_manager(trial: &mut Trial) -> Result<Injected, Failure> {
-    let (host, epoch) = trial.manager()?;
+    let (host, epoch) = trial.elect_first().await?;
     let expected = trial.loss_of(&host);
     trial.part_of_a_step().await;
     let at = Moment::now();
@@ -96,7 +101,7 @@ async fn cut_manager(trial: &mut Trial) -> Result<Injected, Failure> {
 
 async fn cut_manager_apart(trial: &mut Trial) -> Result<Injected, Failure> {
     let observe = trial.training.plan.lease * 2;
-    let (host, epoch) = trial.manager()?;
+    let (host, epoch) = elect_apart(trial).await?;
     trial.part_of_a_step().await;
     let at = Moment::now();
     trial.training.hosts.get(&host)?.set_link(false)?;

@@ -20,6 +20,8 @@ use tokio::time::sleep;
 const STEPS_BEFORE: usize = 10;
 /// Steps of each rank after the recovery.
 const STEPS_AFTER: usize = 10;
+/// Elections until a host that a scenario needs is the manager. Each gives the office to one of the two other voters.
+const ELECTIONS_MAX: usize = 8;
 /// Time between two looks at the processes.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 /// Name of the process that starts and reaps the ranks of a host.
@@ -149,6 +151,37 @@ impl Trial {
     /// No manager was elected yet.
     pub fn manager(&self) -> Result<(String, u64), Failure> {
         self.training.manager().ok_or_else(|| "no manager was elected".into())
+    }
+
+    /// Brings a manager into office on a host that is `wanted`: restarts the program of the present one until one of these
+    /// hosts is elected. On a loaded machine the first manager may have lost its office before the fault. Returns the host
+    /// and the epoch, once all ranks train under it.
+    ///
+    /// # Errors
+    /// None is elected in [`ELECTIONS_MAX`] elections, or the job does not train.
+    pub async fn elect(&mut self, wanted: impl Fn(&Trial, &str) -> bool) -> Result<(String, u64), Failure> {
+        let lease = self.training.plan.lease;
+        for _ in 0..ELECTIONS_MAX {
+            let (host, epoch) = self.manager()?;
+            if wanted(self, &host) {
+                return Ok((host, epoch));
+            }
+            eprintln!("note          {host} is the manager: another one is elected");
+            self.restart_program(&host).await?;
+            self.next_manager(epoch, Moment::now()).await?;
+            sleep(lease * 2).await; // the restarted host takes part again
+            self.training.steps_since(now(), STEPS_BEFORE).await?;
+            self.before = self.training.steps().pids();
+        }
+        Err(format!("no host that the scenario needs was elected in {ELECTIONS_MAX} elections").into())
+    }
+
+    /// Has the host of rank 0, which also has the store, elected. Returns the host and the epoch.
+    ///
+    /// # Errors
+    /// Those of [`elect`](Trial::elect).
+    pub async fn elect_first(&mut self) -> Result<(String, u64), Failure> {
+        self.elect(|trial, host| trial.host_of(0).as_deref() == Some(host)).await
     }
 
     /// Waits until a manager of a later epoch is in office. Returns its host, and the seconds since `at`.

@@ -7,6 +7,7 @@ mod builder;
 mod connection;
 mod lease;
 mod leave;
+mod links;
 mod managers;
 mod once;
 mod outbox;

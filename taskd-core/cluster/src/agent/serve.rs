@@ -1,10 +1,10 @@
 //! Carries out the manager's calls on the agent's launcher, trace sources and records.
 
-use super::{Shared, records};
+use super::{Shared, links, records};
 use crate::wire::proto::{Answer, Call, answer};
 use crate::wire::{
-    BodyError, CollectArguments, DirectiveArguments, NextArguments, PrepareArguments, StartArguments, StopArguments,
-    decode, encode, method, unpack,
+    BodyError, CollectArguments, DirectiveArguments, LinksArguments, NextArguments, PrepareArguments, StartArguments,
+    StopArguments, decode, encode, method, unpack,
 };
 use bytes::Bytes;
 use serde::{Serialize, de::DeserializeOwned};
@@ -79,7 +79,7 @@ pub(super) async fn serve(shared: &Shared, call: &Call) -> (Answer, Option<Speci
     (answer(call, result), special)
 }
 
-/// Carries out a call that changes nothing on this host: to its sources and its records. `None` for an unknown method.
+/// Carries out a call that changes nothing on this host: to its sources, its links and its records. `None` for an unknown method.
 async fn look(shared: &Shared, call: &Call) -> Option<Result<Bytes, LaunchError>> {
     let (sources, dir) = (&shared.sources, shared.records.as_deref());
     Some(match &*call.method {
@@ -89,6 +89,10 @@ async fn look(shared: &Shared, call: &Call) -> Option<Result<Bytes, LaunchError>
         },
         method::SOURCES_COLLECT => match read::<CollectArguments>(&call.arguments) {
             Ok(CollectArguments { probe, about }) => value(Ok(sources.collect(&probe, about).await)),
+            Err(error) => Err(error),
+        },
+        method::LINKS_CHECK => match read::<LinksArguments>(&call.arguments) {
+            Ok(check) => value(links::check(&shared.access, check).await),
             Err(error) => Err(error),
         },
         method::RECORDS_LIST => match read(&call.arguments) {

@@ -16,6 +16,7 @@ pub(crate) mod fuzz;
 mod host;
 mod introduce;
 mod launcher;
+mod links;
 mod members;
 mod places;
 mod proofs;

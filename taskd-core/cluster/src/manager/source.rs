@@ -15,7 +15,7 @@ use std::fmt;
 use std::sync::Arc;
 use taskd_runtime::job::{Domain, Name, NodeId, Role};
 use taskd_runtime::trace::{
-    COLLECTIVES, PROCESS_STATE, Probe, ProbeResult, STACKS, SourceError, SourceInfo, TraceBatch, TraceSource,
+    COLLECTIVES, LINKS, PROCESS_STATE, Probe, ProbeResult, STACKS, SourceError, SourceInfo, TraceBatch, TraceSource,
 };
 use tokio::time::{Instant, timeout_at};
 
@@ -57,13 +57,14 @@ impl fmt::Debug for ClusterSource {
 }
 
 impl Manager {
-    /// Returns the trace source of all hosts. It answers the probes [`PROCESS_STATE`], [`STACKS`] and [`COLLECTIVES`];
-    /// [`ClusterSource::with_probe`] adds others. Before the first call, facts stay on their hosts. Several sources of one
+    /// Returns the trace source of all hosts. It answers the probes [`PROCESS_STATE`], [`STACKS`], [`COLLECTIVES`] and
+    /// [`LINKS`]; [`ClusterSource::with_probe`] adds others. Before the first call, facts stay on their hosts. Several sources of one
     /// manager share the facts: each fact is delivered once.
     #[must_use]
     pub fn source(&self) -> ClusterSource {
         self.inner.facts.want();
-        let info = SourceInfo::new(NAME).with_probe(PROCESS_STATE).with_probe(STACKS).with_probe(COLLECTIVES);
+        let probes = [PROCESS_STATE, STACKS, COLLECTIVES, LINKS];
+        let info = probes.into_iter().fold(SourceInfo::new(NAME), SourceInfo::with_probe);
         let manager = Arc::clone(&self.inner);
         ClusterSource { manager, info, pending: VecDeque::new(), asked: VecDeque::new() }
     }
@@ -86,6 +87,10 @@ impl ClusterSource {
 
     /// Sends a probe about these domains to their hosts. Returns when all have replied, or it is time.
     async fn ask(&self, probe: &Probe, about: Vec<Domain>, until: Instant) -> Asked {
+        let key = (probe.by.clone(), probe.tag, probe.what.clone());
+        if probe.what == LINKS {
+            return Asked { probe: key, until, replies: self.manager.check_links(about, until).await };
+        }
         let mut replies: BTreeMap<Domain, Result<ProbeResult, SourceError>> = BTreeMap::new();
         // Without one in time, the world is being written: see the answer below.
         let (by_host, homeless) = timeout_at(until, self.manager.hosts_of(about)).await.unwrap_or_default();
@@ -104,7 +109,6 @@ impl ClusterSource {
                 }
             }
         }
-        let key = (probe.by.clone(), probe.tag, probe.what.clone());
         Asked { probe: key, until, replies }
     }
 }

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::time::Duration;
-use taskd_runtime::job::{CommandId, ProcId, Rank};
+use taskd_runtime::job::{CommandId, NodeId, ProcId, Rank};
 use taskd_runtime::launch::{DirectiveBatch, PrepareOptions, StartBatch};
 
 /// Names of the methods.
@@ -27,6 +27,8 @@ pub(crate) mod method {
     pub(crate) const SOURCES_NEXT: &str = "sources.next";
     /// A probe, to the sources of the host that answer it.
     pub(crate) const SOURCES_COLLECT: &str = "sources.collect";
+    /// Which other hosts this one reaches now.
+    pub(crate) const LINKS_CHECK: &str = "links.check";
     /// The files with records that the host keeps.
     pub(crate) const RECORDS_LIST: &str = "records.list";
     /// A part of one of these files.
@@ -62,6 +64,18 @@ pub(crate) struct DirectiveArguments {
     #[serde(default)]
     pub(crate) rendezvous: Option<String>,
 }
+
+/// Arguments of `links.check`. The answer is, for each of these hosts, why it is not reached; `None` if it is.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct LinksArguments {
+    /// Addresses of the agents of other hosts.
+    pub(crate) peers: BTreeMap<NodeId, String>,
+    /// Time within which the check ends.
+    pub(crate) within: Duration,
+}
+
+/// Answer to `links.check`.
+pub(crate) type LinksAnswer = BTreeMap<NodeId, Option<String>>;
 
 /// Arguments of `launcher.stop`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -9,7 +9,9 @@ mod records;
 pub(crate) use body::{BODY_BYTES_MAX, BodyError, decode, encode, pack, unpack};
 pub(crate) use codec::SmallCodec;
 pub(crate) use facts::{CollectArguments, FactsEntry, FactsItem, FactsMessage, NextArguments, SourceFailure};
-pub(crate) use methods::{DirectiveArguments, PrepareArguments, StartArguments, StopArguments, method};
+pub(crate) use methods::{
+    DirectiveArguments, LinksAnswer, LinksArguments, PrepareArguments, StartArguments, StopArguments, method,
+};
 pub(crate) use records::{FILES_MAX, ListRecords, PART_BYTES_MAX, ReadRecords, RecordFile, RecordsList, RecordsPart};
 
 /// Name of the metadata in which a process that is not the manager returns the manager's address.

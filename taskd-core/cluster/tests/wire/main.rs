@@ -8,6 +8,7 @@ mod cluster;
 mod copies;
 mod dialling;
 mod lease;
+mod links;
 mod majority;
 mod members;
 mod pausable;

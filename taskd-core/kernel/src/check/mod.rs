@@ -29,12 +29,14 @@
 //! [`exchange_permille`](CheckSettings::exchange_permille) of the usual one is a failure of rule 2 and 3, of a second kind.
 
 mod infer;
+mod links;
 mod plan;
 #[cfg(test)]
 mod tests;
 mod times;
 mod verdict;
 
+pub use links::{ALL_LINKS_MAX, LinkVerdict, partners};
 pub use verdict::{Link, Suspect, Verdict};
 
 use infer::Findings;

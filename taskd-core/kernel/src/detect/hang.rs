@@ -5,6 +5,7 @@
 mod activity;
 mod autopsy;
 mod blame;
+mod links;
 mod look;
 mod stacks;
 mod verdict;
@@ -14,12 +15,13 @@ pub use verdict::{Culprit, Dispute, HangCause, HangVerdict, ProcessState, RankRe
 use super::exit::unexpected;
 use super::{Damage, Evidence, Fault, FaultClass, FaultDetector, Findings, Suspect, saved};
 use crate::job::{Domain, Generation, JobTime, Name, Rank, Role};
-use crate::state::View;
+use crate::state::{FailureKind, View};
 use crate::trace::{COLLECTIVES, DecodeError, Observation, PROCESS_STATE, Probe, STACKS, Signal};
 use activity::Activity;
 use autopsy::Autopsy;
 use blame::fault;
 use bytes::Bytes;
+use links::Links;
 use look::Look;
 use serde::{Deserialize, Serialize};
 use stacks::Held;
@@ -27,7 +29,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 const NAME: Name = Name::new("hang");
-const SNAPSHOT_VERSION: u8 = 2;
+const SNAPSHOT_VERSION: u8 = 3;
 
 /// Timeout of the probes of one look.
 const ANSWERS_WITHIN: Duration = Duration::from_millis(400);
@@ -58,6 +60,13 @@ const PAUSE_MAX: Duration = Duration::from_secs(10);
 /// server or a driver (Linux state `D`) in all looks of two fifths of that time, and has computed nothing, is blamed
 /// then. A rank that sleeps, for example on a lock, may wait for its own worker processes: it is not blamed earlier.
 /// The evidence names its activity: `hang_busy`, `hang_blocked` or `hang_sleeps` (stuck alone).
+///
+/// If the job runs on several hosts, the second look also asks each host which of the others it reaches
+/// ([`LINKS`](crate::trace::LINKS)). If neither end of a link reaches the other, and no rank is found to cause the hang,
+/// the host whose removal keeps the most ranks is blamed (class `network`, 800 permille), with the link and the reason as
+/// evidence `link`: see [`LinkVerdict`](crate::check::LinkVerdict). The same is asked when a rank reports a failed
+/// collective, and no rank has ended or was stopped. The hosts check the network between their agents,
+/// which may be another one than that of the collectives.
 ///
 /// The evidence of a blame contains the stacks of up to four suspects ([`STACKS`], `hang_stack`). They are requested
 /// after the verdict, and delay the blame by at most 500 ms.
@@ -96,6 +105,8 @@ struct State {
     held: Option<Held>,
     /// What the ranks that are missing in the present inquiry do, by rank.
     activities: BTreeMap<u32, Activity>,
+    /// Checks of the links between hosts.
+    links: Links,
 }
 
 /// The looks at a collective that has been in progress for a long time.
@@ -160,6 +171,9 @@ impl HangDetector {
         }
         inquiry.open = Some(Look::new(ranks, view.now));
         inquiry.due = view.now + ANSWERS_WITHIN + ANSWERS_LATE;
+        if inquiry.last.is_some() {
+            self.ask_links(false, view, out); // the look before has found a hang
+        }
     }
 
     /// Handles a rank's death. After the first one of a generation all ranks are probed; later ones may be victims of
@@ -213,7 +227,9 @@ impl HangDetector {
         let twice = inquiry.last.as_ref().map(|last| last.agreed(view, &look, &verdict)).unwrap_or_default();
         self.watch(&look, &verdict);
         self.blame(twice, look.began(), view, out);
-        if !is_over {
+        if is_over {
+            self.state.links.clear(out);
+        } else {
             inquiry.due = view.now + inquiry.pause;
             inquiry.pause = (inquiry.pause * 2).min(PAUSE_MAX);
             inquiry.last = Some(look);
@@ -234,11 +250,17 @@ impl FaultDetector for HangDetector {
     fn observe(&mut self, o: &Observation, view: &View, out: &mut Findings) {
         let generation = view.world.generation();
         if generation != self.state.generation {
-            let tag = self.state.tag; // late replies to older probes are not taken for new ones
-            self.state = State { generation, tag, ..State::default() };
+            let State { tag, links, .. } = std::mem::take(&mut self.state);
+            // Late replies to older probes are not taken for new ones.
+            self.state = State { generation, tag, links: links.into_next_world(), ..State::default() };
         }
         match (&o.signal, &o.about) {
             (Signal::CollectivePending { .. }, Domain::Process(Role::Rank(_))) => self.pending(view),
+            (Signal::ProbeReply(reply), Domain::Node(host)) if reply.by == NAME => {
+                if self.state.links.answered(host, reply) {
+                    self.judge_links(view, out);
+                }
+            }
             (Signal::ProbeReply(evidence), Domain::Process(Role::Rank(rank))) => {
                 if evidence.by == NAME && evidence.what == STACKS {
                     if self.state.held.as_mut().is_some_and(|held| held.answered(*rank, evidence)) {
@@ -263,6 +285,9 @@ impl FaultDetector for HangDetector {
                     self.died(*rank, view, out);
                 }
             }
+            (Signal::StepFailed(failure), _) if failure.kind == FailureKind::Collective => {
+                self.collective_failed(view, out);
+            }
             (Signal::SupervisorSlept { .. }, _) => {
                 self.state.activities.clear(); // the time without looks counts for nothing
                 if let Some(inquiry) = &mut self.state.inquiry {
@@ -277,7 +302,7 @@ impl FaultDetector for HangDetector {
         let inquiry = self.state.inquiry.as_ref().map(|inquiry| inquiry.due);
         let autopsy = self.state.autopsy.as_ref().and_then(Autopsy::due);
         let held = self.state.held.as_ref().map(|held| held.due);
-        inquiry.into_iter().chain(autopsy).chain(held).min()
+        inquiry.into_iter().chain(autopsy).chain(held).chain(self.state.links.due()).min()
     }
 
     fn expire(&mut self, view: &View, out: &mut Findings) {
@@ -286,6 +311,9 @@ impl FaultDetector for HangDetector {
         }
         if self.state.held.as_ref().is_some_and(|held| held.due <= view.now) {
             self.release(view, out);
+        }
+        if self.state.links.due().is_some_and(|due| due <= view.now) {
+            self.judge_links(view, out);
         }
         let Some(inquiry) = self.state.inquiry.as_ref().filter(|inquiry| inquiry.due <= view.now) else { return };
         match inquiry.open {

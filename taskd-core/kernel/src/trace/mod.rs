@@ -5,6 +5,7 @@
 
 mod fact;
 mod group_name;
+mod links;
 mod metrics;
 pub mod switches;
 mod training;
@@ -15,6 +16,7 @@ pub use fact::{
     Signal,
 };
 pub use group_name::{is_point_to_point, point_to_point_name, split_group_name};
+pub use links::{LINKS, read_links, write_links};
 pub use metrics::{
     GRAD_NORM, LOSS, METRIC_STEP, REPLICA_CHECKSUM, ReplicaChecksum, SKIPPED_STEPS, is_replica_checksum,
 };

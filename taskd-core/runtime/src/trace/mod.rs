@@ -28,7 +28,7 @@ pub use source::{Named, SourceError, SourceInfo, TraceBatch, TraceSource, TraceS
 pub use stored::{Pace, StoredSource};
 pub use taskd_kernel::trace::{
     CHANNELS_MAX, COLLECTIVES, Call, Channel, DecodeError, DeviceTimes, Ext, Extension, Fact, GRAD_NORM, GroupPosition,
-    LOSS, METRIC_STEP, Observation, PROCESS_STATE, Probe, ProbeReply, ProbeResult, RECENT_CALLS, REPLICA_CHECKSUM,
-    ReplicaChecksum, SKIPPED_STEPS, STACKS, Signal, StepTimes, StepTransfers, TRANSFERS_MAX, TransferTime,
-    is_replica_checksum, point_to_point_name,
+    LINKS, LOSS, METRIC_STEP, Observation, PROCESS_STATE, Probe, ProbeReply, ProbeResult, RECENT_CALLS,
+    REPLICA_CHECKSUM, ReplicaChecksum, SKIPPED_STEPS, STACKS, Signal, StepTimes, StepTransfers, TRANSFERS_MAX,
+    TransferTime, is_replica_checksum, point_to_point_name, read_links, write_links,
 };

@@ -1,3 +1,5 @@
+mod links;
+
 use super::stacks::STACKS_MAX;
 use super::*;
 use crate::detect::Finding;

@@ -115,8 +115,16 @@ impl MultiHostLauncher {
         }
         self.shared.log.push(Change::Node(NodeStatus::new(host.clone(), NodeState::OutOfSight, 0)));
         for proc in procs {
-            let status = ProcStatus::new(proc, "expected", Phase::Pending("its host is out of sight".into()));
-            self.shared.log.push(Change::Proc(status.with_node(host.clone())));
+            self.shared.log.push(Change::Proc(awaited(proc, host)));
+        }
+    }
+
+    /// Lists a host as out of sight from now on, until its launcher reports it again or it is [removed](Self::remove). For a
+    /// host of which it is known that its launcher will not answer any more. One that is not known, or has left, stays as it
+    /// is.
+    pub fn lose_sight(&self, host: &NodeId) {
+        if let Some(status) = self.shared.log.node(host).filter(|status| status.state != NodeState::Left) {
+            self.shared.push_node(status.with_state(NodeState::OutOfSight));
         }
     }
 
@@ -174,6 +182,14 @@ impl MultiHostLauncher {
     pub fn node(&self, host: &NodeId) -> Option<NodeStatus> {
         self.shared.log.node(host)
     }
+}
+
+/// Phase of a process of which is not known whether it runs, because its host is out of sight.
+const AWAITED: &str = "its host is out of sight";
+
+/// Returns the status of a process that may run on a host that is out of sight.
+fn awaited(proc: ProcId, host: &NodeId) -> ProcStatus {
+    ProcStatus::new(proc, "expected", Phase::Pending(AWAITED.into())).with_node(host.clone())
 }
 
 impl Shared {
@@ -308,6 +324,31 @@ impl Shared {
             self.log.push(Change::Proc(ProcStatus::new(order.proc.clone(), instance, phase).with_node(node)));
         }
     }
+
+    /// Settles the start on one launcher that has failed beside others: its processes may have started, and stop. If their
+    /// host cannot be reached for that, it may be lost. Then they are listed as its processes and end with it, after it was
+    /// reported: the host is the cause of their ends, not they.
+    async fn settle_failed(&self, part: PartId, batch: &StartBatch, why: &LaunchError) {
+        let procs: Vec<ProcId> = batch.starts.iter().map(|order| order.proc.clone()).collect();
+        let stopped = match self.part(part) {
+            Ok(launcher) => launcher.stop(&procs, Duration::ZERO).await,
+            Err(error) => Err(error),
+        };
+        if stopped.is_ok() {
+            return self.not_started(batch, why);
+        }
+        for order in &batch.starts {
+            let Place::On(host) = &order.place else { continue };
+            let state = || self.log.node(host).map(|status| status.state);
+            if matches!(state(), Some(NodeState::OutOfSight | NodeState::Left)) {
+                self.log.push(Change::Proc(awaited(order.proc.clone(), host)));
+            }
+            // Asked again: a host that has left meanwhile reports no end of what was added after that.
+            if state() != Some(NodeState::OutOfSight) {
+                self.not_started(&StartBatch::new(Arc::clone(&batch.world), vec![order.clone()]), why);
+            }
+        }
+    }
 }
 
 #[async_trait]
@@ -332,12 +373,9 @@ impl Launcher for MultiHostLauncher {
             return started.into_iter().collect();
         }
         for ((part, batch), result) in routed.iter().zip(started) {
-            let Err(error) = result else { continue };
-            let procs: Vec<ProcId> = batch.starts.iter().map(|order| order.proc.clone()).collect();
-            if let Ok(part) = self.shared.part(*part) {
-                let _ = part.stop(&procs, Duration::ZERO).await; // it may have started
+            if let Err(error) = result {
+                self.shared.settle_failed(*part, batch, &error).await;
             }
-            self.shared.not_started(batch, &error);
         }
         self.shared.spare.started(&routed);
         Ok(())

@@ -63,7 +63,7 @@ fn is_overtaken(open: &Open, view: &View, trial: Option<&Trial>) -> bool {
         && !open.incident.faults.iter().any(stands)
 }
 
-/// Returns true if the job would end although its program is sound, and nobody has asked for its end.
+/// Returns true if the job would end although its program is sound and no operator or detector has asked for its end.
 fn ends_job(verdict: &Verdict, open: &Open, view: &View) -> bool {
     let ends = match &verdict.chosen {
         Some(chosen) => chosen.proposal.cost.ends_job,

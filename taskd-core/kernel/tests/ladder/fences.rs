@@ -68,7 +68,11 @@ fn peers_that_fail_with_fenced_ranks_are_victims() {
     job.pass(2_000);
     job.set_phase(0, exited(Termination::Code(1), Some(report("DistError", "reset by peer").with_follow_up(true))));
     job.pass(500);
-    assert_eq!((job.finished.clone(), job.chosen().len()), (None, 0), "a host is out of sight: no room for its ranks yet");
+    assert_eq!(
+        (job.finished.clone(), job.chosen().len()),
+        (None, 0),
+        "a host is out of sight: no room for its ranks yet"
+    );
     set_node(&mut job, "b", NodeState::Ready);
     [2, 3].into_iter().for_each(|rank| job.set_phase(rank, fenced()));
     job.set_phase(1, exited(Termination::Code(1), None));

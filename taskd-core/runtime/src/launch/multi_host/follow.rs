@@ -1,7 +1,7 @@
 //! Follows one launcher of several: its changes become those of the combined history.
 
-use super::{AWAITED, Shared};
 use super::parts::PartId;
+use super::{AWAITED, Shared};
 use crate::job::{Exit, ProcId, Termination};
 use crate::launch::{Change, LaunchError, Listing, NodeState, Phase, ProcStatus, Revision};
 use std::collections::BTreeSet;

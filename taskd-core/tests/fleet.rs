@@ -331,6 +331,34 @@ impl Launcher for Lost {
     }
 }
 
+/// A launcher whose host has no lease for a moment.
+struct Unleased(FakeLauncher);
+
+#[async_trait::async_trait]
+impl Launcher for Unleased {
+    taskd_core::delegate!(Launcher to |this| this.0, except info, start);
+
+    fn info(&self) -> LauncherInfo {
+        LauncherInfo::new("unleased")
+    }
+    async fn start(&self, _batch: &StartBatch) -> Result<(), LaunchError> {
+        Err(LaunchError::Unreachable("c has no lease".into()))
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_rank_whose_host_has_no_lease_yet_is_not_to_blame() {
+    let parts: [Box<dyn Launcher>; 2] =
+        [Box::new(FakeLauncher::with_nodes(["a"], 2)), Box::new(Unleased(FakeLauncher::with_nodes(["c"], 2)))];
+    let fleet = MultiHostLauncher::of(parts).await.expect("both are there");
+    let order = batch(vec![Place::On(node("a")), Place::On(node("c"))]);
+    fleet.start(&order).await.expect("a part of it was accepted");
+    let listing = fleet.list().await.expect("always");
+    let status = listing.procs.iter().find(|status| status.proc == ProcId::rank(1, 1)).expect("it is reported");
+    let error = status.phase.exit().and_then(|exit| exit.error.as_deref()).expect("the reason");
+    assert!(error.retry_free && error.text.contains("c has no lease"), "{error:?}");
+}
+
 /// Returns a fleet with a host that is lost, the start that fails with it, and the history until then.
 async fn start_on_a_lost_host() -> (Arc<MultiHostLauncher>, Arc<Lost>, tokio::task::JoinHandle<()>, Revision) {
     let lost = Lost::new("c");

@@ -122,7 +122,7 @@ impl Kernel {
         }
         let is_fenced = self.state.incidents[&id].incident.is_fenced();
         let awaited = self.awaits_hosts(id).or_else(|| self.awaits_word(id));
-        if let Some(until) = awaited.or_else(|| self.awaits_sight(id).filter(|_| is_fenced)) {
+        if let Some(until) = awaited.or_else(|| self.awaits_sight(id, Duration::ZERO).filter(|_| is_fenced)) {
             self.state.counts.branch(Branch::AwaitedWord);
             self.agenda().set(id, Some(until));
             return true;
@@ -132,7 +132,9 @@ impl Kernel {
         let context = self.arbiter_context(open);
         let verdict = arbitrate(&open.incident, &context);
         let price = verdict.chosen.as_ref().map_or(Price::Nothing, |c| context.price(&c.proposal));
-        if let Some(until) = self.awaits_sight(id).filter(|_| ends_job(&verdict, open, &self.state.view)) {
+        if let Some(until) =
+            self.awaits_sight(id, RETURNS_WITHIN).filter(|_| ends_job(&verdict, open, &self.state.view))
+        {
             self.state.counts.branch(Branch::AwaitedWord);
             self.agenda().set(id, Some(until));
             return true;
@@ -160,13 +162,13 @@ impl Kernel {
 
     /// Returns the time at which the decision is due again, if it waits for hosts of the world: one that is out of sight is
     /// back or lost before long, and one that was lost because it gave no sign of life may be back at once. No host is waited
-    /// for without end.
-    fn awaits_sight(&self, id: IncidentId) -> Option<JobTime> {
+    /// for without end, and a lost one for `lost`.
+    fn awaits_sight(&self, id: IncidentId, lost: Duration) -> Option<JobTime> {
         let State { view, incidents, .. } = &self.state;
         let opened = incidents.get(&id)?.incident.opened;
         let within = |host: &NodeId| match view.nodes.get(host)?.state {
             NodeState::OutOfSight => Some(view.spec.policy.start_timeout),
-            NodeState::Left => Some(RETURNS_WITHIN),
+            NodeState::Left => Some(lost),
             _ => None,
         };
         let seats = placement::current(view);

@@ -14,7 +14,7 @@ use super::{
     Change, ChangeLog, DirectiveBatch, LaunchError, Launcher, LauncherInfo, Listing, NodeState, NodeStatus, Phase,
     Place, PrepareOptions, ProcStatus, Revision, StartBatch,
 };
-use crate::job::{CommandId, Exit, Name, NodeId, ProcId, Termination};
+use crate::job::{CommandId, ErrorReport, Exit, Name, NodeId, ProcId, Termination};
 use async_trait::async_trait;
 use cordons::Cordons;
 use follow::{follow, missing};
@@ -310,11 +310,15 @@ impl Shared {
         Ok(())
     }
 
-    /// Reports processes that were accepted with others but could not be started: they exit without having run.
+    /// Reports processes that were accepted with others but could not be started: they exit without having run. If their
+    /// launcher could not be reached, or its host had no lease, no rank is to blame, and the next attempt costs nothing.
     fn not_started(&self, batch: &StartBatch, why: &LaunchError) {
+        let is_unreachable = matches!(why, LaunchError::Unreachable(_));
         for order in &batch.starts {
             let mut exit = Exit::new(Termination::Unknown);
             exit.stderr_tail = format!("not started: {why}");
+            exit.error = is_unreachable
+                .then(|| Box::new(ErrorReport::new("launcher", "Unreachable", why.to_string()).with_retry_free(true)));
             let node = match &order.place {
                 Place::On(node) => Some(node.clone()),
                 _ => None,

@@ -393,6 +393,7 @@ async fn told_of_c(fleet: &MultiHostLauncher, from: Revision) -> Vec<&'static st
 #[tokio::test(start_paused = true)]
 async fn a_rank_whose_start_fails_with_its_host_ends_after_the_host() {
     let (fleet, lost, start, at) = start_on_a_lost_host().await;
+    fleet.lose_sight(&node("c"));
     lost.is_lost.send_replace(true);
     start.await.expect("no panic");
     tokio::time::sleep(Duration::from_secs(1)).await;

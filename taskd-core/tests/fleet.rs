@@ -304,3 +304,140 @@ async fn a_reply_during_a_lost_connection_is_reported_after_it() {
         assert!(fleet.list().await.expect("always").nodes.contains(&state(NodeState::Ready)));
     }
 }
+
+/// A host that is lost while it is told to start processes: the call, and all calls after it, fail with the host.
+struct Lost {
+    host: FakeLauncher,
+    is_lost: watch::Sender<bool>,
+}
+
+impl Lost {
+    fn new(name: &'static str) -> Arc<Lost> {
+        Arc::new(Lost { host: FakeLauncher::with_nodes([name], 4), is_lost: watch::Sender::new(false) })
+    }
+
+    async fn lost(&self) -> LaunchError {
+        let _ = self.is_lost.subscribe().wait_for(|lost| *lost).await;
+        LaunchError::Unreachable("it has given no sign of life".into())
+    }
+}
+
+#[async_trait::async_trait]
+impl Launcher for Lost {
+    taskd_core::delegate!(Launcher to |this| this.host, except info, start, stop, list, watch);
+
+    fn info(&self) -> LauncherInfo {
+        LauncherInfo::new("lost")
+    }
+    async fn start(&self, _batch: &StartBatch) -> Result<(), LaunchError> {
+        Err(self.lost().await)
+    }
+    async fn stop(&self, _procs: &[ProcId], _grace: Duration) -> Result<(), LaunchError> {
+        Err(self.lost().await)
+    }
+    async fn list(&self) -> Result<Listing, LaunchError> {
+        if *self.is_lost.borrow() { Err(self.lost().await) } else { self.host.list().await }
+    }
+    async fn watch(&self, from: Revision) -> Result<(Vec<Change>, Revision), LaunchError> {
+        tokio::select! {
+            error = self.lost() => Err(error),
+            changes = self.host.watch(from) => changes,
+        }
+    }
+}
+
+/// A launcher whose host has no lease for a moment.
+struct Unleased(FakeLauncher);
+
+#[async_trait::async_trait]
+impl Launcher for Unleased {
+    taskd_core::delegate!(Launcher to |this| this.0, except info, start);
+
+    fn info(&self) -> LauncherInfo {
+        LauncherInfo::new("unleased")
+    }
+    async fn start(&self, _batch: &StartBatch) -> Result<(), LaunchError> {
+        Err(LaunchError::Unreachable("c has no lease".into()))
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_rank_whose_host_has_no_lease_yet_is_not_to_blame() {
+    let parts: [Box<dyn Launcher>; 2] =
+        [Box::new(FakeLauncher::with_nodes(["a"], 2)), Box::new(Unleased(FakeLauncher::with_nodes(["c"], 2)))];
+    let fleet = MultiHostLauncher::of(parts).await.expect("both are there");
+    let order = batch(vec![Place::On(node("a")), Place::On(node("c"))]);
+    fleet.start(&order).await.expect("a part of it was accepted");
+    let listing = fleet.list().await.expect("always");
+    let status = listing.procs.iter().find(|status| status.proc == ProcId::rank(1, 1)).expect("it is reported");
+    let error = status.phase.exit().and_then(|exit| exit.error.as_deref()).expect("the reason");
+    assert!(error.retry_free && error.text.contains("c has no lease"), "{error:?}");
+}
+
+/// Returns a fleet with a host that is lost, the start that fails with it, and the history until then.
+async fn start_on_a_lost_host() -> (Arc<MultiHostLauncher>, Arc<Lost>, tokio::task::JoinHandle<()>, Revision) {
+    let lost = Lost::new("c");
+    let parts: [Box<dyn Launcher>; 2] = [Box::new(FakeLauncher::with_nodes(["a"], 2)), Box::new(Arc::clone(&lost))];
+    let fleet = Arc::new(MultiHostLauncher::of(parts).await.expect("both are there"));
+    let at = fleet.list().await.expect("always").revision;
+    let order = batch(vec![Place::On(node("a")), Place::On(node("c"))]);
+    let starting = Arc::clone(&fleet);
+    let start = tokio::spawn(async move { starting.start(&order).await.expect("a part of it was accepted") });
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    (fleet, lost, start, at)
+}
+
+/// Returns what was reported of the host `c` and of the rank there, in order.
+async fn told_of_c(fleet: &MultiHostLauncher, from: Revision) -> Vec<&'static str> {
+    let words = |change: &Change| match change {
+        Change::Node(status) if status.node == node("c") => Some(match status.state {
+            NodeState::OutOfSight => "out of sight",
+            NodeState::Left => "left",
+            _ => "in sight",
+        }),
+        Change::Proc(status) if status.proc == ProcId::rank(1, 1) => Some(match &status.phase {
+            Phase::Exited(_) => "its rank has ended",
+            Phase::Pending(_) => "its rank may run",
+            _ => "its rank runs",
+        }),
+        _ => None,
+    };
+    fleet.watch(from).await.expect("no cursor is lost").0.iter().filter_map(words).collect()
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_rank_whose_start_fails_with_its_host_ends_after_the_host() {
+    let (fleet, lost, start, at) = start_on_a_lost_host().await;
+    fleet.lose_sight(&node("c"));
+    lost.is_lost.send_replace(true);
+    start.await.expect("no panic");
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    assert_eq!(told_of_c(&fleet, at).await, ["out of sight", "its rank may run"], "whether it is lost is not known");
+    fleet.remove(&node("c"), "c is lost");
+    let all = ["out of sight", "its rank may run", "left", "its rank has ended"];
+    assert_eq!(told_of_c(&fleet, at).await, all);
+
+    // The same if the loss is known before the call has failed.
+    let (fleet, lost, start, at) = start_on_a_lost_host().await;
+    fleet.remove(&node("c"), "c is lost");
+    lost.is_lost.send_replace(true);
+    start.await.expect("no panic");
+    let told = told_of_c(&fleet, at).await;
+    assert_eq!((told.first(), told.last()), (Some(&"left"), Some(&"its rank has ended")), "{told:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_rank_whose_host_is_back_without_it_was_not_started() {
+    let (fleet, lost, start, at) = start_on_a_lost_host().await;
+    fleet.lose_sight(&node("c"));
+    lost.is_lost.send_replace(true);
+    start.await.expect("no panic");
+    lost.is_lost.send_replace(false); // it had only lost the call
+    let back = async {
+        while told_of_c(&fleet, at).await.last() != Some(&"its rank has ended") {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(60), back).await.expect("it is known in the end");
+    assert!(told_of_c(&fleet, at).await.contains(&"in sight"));
+}

@@ -13,19 +13,23 @@ impl Inner {
             return; // it has left before
         }
         tracing::error!(host = %host.name, peer = %host.peer(), %why, "a host is lost");
-        host.sight.send_replace(Visibility::Left);
         self.lock().remove(&host.name);
-        host.session().calls.end(why);
         if host.is_listed() {
             self.listed.send_modify(|listed| *listed = listed.saturating_sub(1));
         }
+        // First the loss, then the ends of its calls: a start that fails with its host is not the fault of its process.
         self.left(&host.name, why);
+        host.sight.send_replace(Visibility::Left);
+        host.session().calls.end(why);
     }
 
     /// Reports that no process of a host runs any more, at once or when the next world is decided.
     pub(super) fn left(&self, host: &NodeId, why: &str) {
         match self.members.get() {
-            Some(members) => members.left(host, why),
+            Some(members) => {
+                self.fleet.lose_sight(host);
+                members.left(host, why);
+            }
             None => self.fleet.remove(host, why),
         }
         self.changed.notify_one();

@@ -103,7 +103,7 @@ struct View<'a> {
     unseen: BTreeSet<&'a NodeId>,
     /// Members that are lost: left or refused.
     lost: BTreeSet<&'a NodeId>,
-    /// Time of the last loss or request to leave of a member.
+    /// Time of the last loss of a member.
     gone_at: JobTime,
     /// Times at which the spares joined, in order.
     joined: Vec<JobTime>,
@@ -156,7 +156,7 @@ impl<'a> View<'a> {
         view
     }
 
-    /// Returns the time from which on a member is lost or about to leave; `None` if it stays. Notes what it is.
+    /// Returns the time from which on a member is lost; `None` if it stays. Notes what it is.
     fn gone(&mut self, name: &'a NodeId, refused: &BTreeMap<NodeId, HostError>) -> Option<JobTime> {
         let host = self.state.hosts.get(name);
         match host.map(|host| host.health) {
@@ -164,7 +164,6 @@ impl<'a> View<'a> {
                 self.unseen.insert(name);
                 None
             }
-            Some(Health::Leaving { since }) => Some(since),
             Some(Health::Left { since }) => {
                 self.lost.insert(name);
                 Some(since)
@@ -238,7 +237,7 @@ impl<'a> View<'a> {
         self.world(next, &format!("{} joined", count(ready, "host") + verb(ready, " has", " have")))
     }
 
-    /// Decides how a world goes on without the members that are lost or leave.
+    /// Decides how a world goes on without the members that are lost.
     fn replace(&self) -> Next {
         let sizes = self.sizes;
         let all = self.parts.kept.len() + self.parts.gone.len();
@@ -250,8 +249,7 @@ impl<'a> View<'a> {
             let missing = sizes.min.saturating_sub(left);
             let have = format!("{gone}; {} left{}, {}", self.left_words(left), self.others, sizes.words());
             if self.lost.is_empty() {
-                let join = verb(missing, "joins", "join");
-                return Next::Keep { until: None, reason: format!("{have}: it can leave when {missing} more {join}") };
+                return Next::Keep { until: None, reason: format!("{have}; {missing} more must join") };
             }
             let until = self.gone_at + self.policy.waiting_timeout;
             if self.now < until {
@@ -314,15 +312,15 @@ impl<'a> View<'a> {
         format!("{} {}", count(left, "host"), verb(left, "is", "are"))
     }
 
-    /// Returns which members are lost or leave, for a reason.
+    /// Returns which members are lost, for a reason. A host that the world lists twice is there, but not for both node ranks.
     fn gone_words(&self) -> String {
         let is_lost = |host: &&NodeId| self.lost.contains(*host);
-        let (lost, leaving): (Vec<&NodeId>, Vec<&NodeId>) = self.parts.gone.values().partition(is_lost);
+        let (lost, twice): (Vec<&NodeId>, Vec<&NodeId>) = self.parts.gone.values().partition(is_lost);
         let words = |names: &[&NodeId], one, several| {
             let part = format!("{} {}", hosts(names.iter().copied()), verb(names.len(), one, several));
             (!names.is_empty()).then_some(part)
         };
-        let parts = [words(&lost, "has left", "have left"), words(&leaving, "asks to leave", "ask to leave")];
+        let parts = [words(&lost, "has left", "have left"), words(&twice, "is listed twice", "are listed twice")];
         parts.into_iter().flatten().collect::<Vec<_>>().join(", ")
     }
 }

@@ -23,10 +23,8 @@
 //! 4. A host that is out of sight is neither replaced nor lost until it has [left](Health::Left). No other change of
 //!    the world begins meanwhile, because its ranks could not take part. A member without an entry in [`State::hosts`]
 //!    is out of sight: it has not reported to a new manager yet.
-//! 5. A host that asks to leave is replaced like a lost one, but the world stays in force while it waits, and as long
-//!    as the world would have less than `min_hosts` without it.
-//! 6. A cordoned host is not chosen. A member that is cordoned stays, as a pod stays on a cordoned Kubernetes node.
-//! 7. The world grows when the spares, less those that are kept, are enough for a `node_unit`: `last_call` after the
+//! 5. A cordoned host is not chosen. A member that is cordoned stays, as a pod stays on a cordoned Kubernetes node.
+//! 6. The world grows when the spares, less those that are kept, are enough for a `node_unit`: `last_call` after the
 //!    last of them has joined, or at once up to the largest world. A change for another reason grows the world, too.
 //!
 //! # Hosts that are refused

@@ -27,11 +27,6 @@ pub enum Health {
     },
     /// The host must not get work that it does not have.
     Cordoned,
-    /// The host asks to leave, for example because it was preempted; its ranks still run.
-    Leaving {
-        /// Time of the request.
-        since: JobTime,
-    },
 }
 
 /// A host that has joined the job.

@@ -21,8 +21,7 @@ pub struct Voters {
 
 /// Chooses the voters: 1 of one host, both of two, 3 of three or four, and 5 of more hosts.
 ///
-/// Voters stay: a voter is replaced only if it has left or asks to leave, and only then three voters become five. A
-/// voter without an entry in `hosts` is out of sight and stays. New voters are ready hosts, in the widest domains with
+/// Voters stay: a voter is replaced only if it has left, and only then three voters become five. A voter without an entry in `hosts` is out of sight and stays. New voters are ready hosts, in the widest domains with
 /// the fewest voters, then in the narrower ones, so that the loss of one domain takes as few voters as possible.
 ///
 /// ```
@@ -50,7 +49,7 @@ pub struct Voters {
 #[must_use]
 pub fn choose_voters(hosts: &BTreeMap<NodeId, Host>, topology: &Topology, current: &BTreeSet<NodeId>) -> Voters {
     let health = |name: &NodeId| hosts.get(name).map(|host| host.health);
-    let is_gone = |name: &NodeId| matches!(health(name), Some(Health::Left { .. } | Health::Leaving { .. }));
+    let is_gone = |name: &NodeId| matches!(health(name), Some(Health::Left { .. }));
     let kept: BTreeSet<&NodeId> = current.iter().filter(|name| !is_gone(name)).collect();
     let ready: BTreeSet<&NodeId> = hosts.keys().filter(|name| health(name) == Some(Health::Ready)).collect();
     let number = match kept.union(&ready).count() {

@@ -6,10 +6,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 use taskd_cluster::membership::{Next, Policy};
-use taskd_cluster::{Agent, AgentError, ClusterSettings, Manager, Membership, Places};
+use taskd_cluster::{Agent, AgentError, ClusterSettings, FirstWorld, Manager, Membership, Places};
 use taskd_runtime::detect::{self, FaultClass};
 use taskd_runtime::job::{Domain, JobSpec, Name, NodeId, Ready, World};
-use taskd_runtime::launch::{Launcher, NodeState, Phase, Place, StartBatch, StartOrder};
+use taskd_runtime::launch::{Change, Launcher, NodeState, Phase, Place, StartBatch, StartOrder};
 use taskd_runtime::recover;
 use taskd_runtime::runtime::Runtime;
 use taskd_testing::testing::doubles::{FakeLauncher, FakeProgram};
@@ -81,6 +81,11 @@ async fn until(
 /// Puts a world of these hosts in force, and starts its ranks.
 async fn begin(manager: &Manager, membership: &Membership) -> Arc<World> {
     let first = timeout(PATIENCE, membership.first_world()).await.expect("in time").expect("enough hosts");
+    start(manager, &first).await
+}
+
+/// Puts this world in force, and starts its ranks.
+async fn start(manager: &Manager, first: &FirstWorld) -> Arc<World> {
     let spec = job(&first.ranks);
     let world = Arc::new(spec.first_world());
     let program = Arc::new(FakeProgram::Runs.spec());
@@ -212,6 +217,30 @@ async fn a_loss_without_replacement_is_held_until_the_world_may_shrink() {
     assert_eq!(grown["a"].0, NodeState::Ready);
     let reason = membership.decision().expect("decided").next.reason().to_owned();
     assert!(reason.contains("1 host has joined; the world has 2 hosts"), "{reason}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_start_that_fails_with_its_host_is_reported_after_the_loss_of_the_host() {
+    let cluster = Cluster::new(settings()).await;
+    let link = Proxy::new(cluster.address, |_| None).await;
+    let _kept = hosts(&cluster, &["a"], "l1", None);
+    let _lost = hosts(&cluster, &["b"], "l2", Some(&link));
+    let manager = cluster.manager(2).await;
+    let policy = Policy::new(1, 2).with_shrink_after(Duration::from_secs(1));
+    let membership = manager.membership(policy, Places::default()).await.expect("a policy");
+    let first = timeout(PATIENCE, membership.first_world()).await.expect("in time").expect("enough hosts");
+    let from = manager.launcher().list().await.expect("in office").revision;
+    link.set_open(false);
+    timeout(PATIENCE, start(&manager, &first)).await.expect("the start on b fails with it");
+    until(&manager, "the loss is reported", |now| now["b"].0 == NodeState::Left).await;
+
+    let (changes, _) = manager.launcher().watch(from).await.expect("no cursor is lost");
+    let is_loss =
+        |change: &Change| matches!(change, Change::Node(one) if one.node == host("b") && one.state == NodeState::Left);
+    let is_end =
+        |change: &Change| matches!(change, Change::Proc(one) if one.node == Some(host("b")) && one.phase.is_exited());
+    let (loss, end) = (changes.iter().position(is_loss), changes.iter().position(is_end));
+    assert!(loss.is_some() && end > loss, "{changes:#?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -47,6 +47,7 @@ const EXACT_WITHIN: Duration = Duration::from_secs(10);
 /// | the policy's no-restart exit code | 1000 | program |
 /// | together with its host's guard (which starts and stops the ranks there), whatever its exit or error | 100: a victim | exit |
 /// | error report of the Linux kernel, such as a kill for lack of memory | 1000 | exit |
+/// | killed by its host's guard at the end of the host's lease | 100: a victim | exit |
 /// | error report of a follow-up error | 100: a victim | exit |
 /// | error report of a race lost at start-up (`retry_free`) | 900 | launch |
 /// | any other error report | 900 | exit |
@@ -210,7 +211,8 @@ impl FaultDetector for ExitDetector {
         }
         let Some(proc) = unexpected(role, o.incarnation, view) else { return };
         let explained = self.state.explained;
-        if proc.unguarded {
+        let is_fenced = proc.phase.exit().and_then(|exit| exit.error.as_deref()).is_some_and(ErrorReport::is_fence);
+        if proc.unguarded || is_fenced {
             self.state.explained = self.state.explained.max(Some(proc.generation)); // others fail because it is gone
         }
         match &o.signal {

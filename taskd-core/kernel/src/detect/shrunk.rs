@@ -18,12 +18,16 @@ const SNAPSHOT_VERSION: u8 = 1;
 /// Maximum time between two attempts, because the cause of an unusable place may last.
 const WAIT_MAX: Duration = Duration::from_secs(3600);
 
+/// Longest time between two looks whether there is room for absent ranks, once their delay is over: a host that returns
+/// should not wait for long.
+const LOOK_EVERY: Duration = Duration::from_millis(500);
+
 /// Recommends, after a delay, to start absent ranks again in a job that trains with fewer ranks than specified: to
 /// [grow](crate::recover::Grow) a world that has [shrunk](crate::recover::Shrink).
 ///
 /// The detector waits while a recovery is in progress. If the launcher lists hosts, it also waits until those that
 /// accept new processes have room for some of the absent ranks: for [`Policy::rank_unit`](crate::job::Policy::rank_unit)
-/// of them, or for all if the job names data-parallel groups. The delay doubles, up to one hour, after each recommendation
+/// of them, or for all if the job names data-parallel groups: it looks for room every half second. The delay doubles, up to one hour, after each recommendation
 /// that did not bring the ranks back, and if ranks that had returned leave again soon: a host that cannot be used may
 /// stay unusable.
 #[derive(Debug)]
@@ -40,7 +44,7 @@ struct State {
     absent: BTreeSet<Rank>,
     /// Time since which all ranks are present again, after some were absent.
     whole_since: Option<JobTime>,
-    /// Time of the next recommendation to start the absent ranks again.
+    /// Time of the next recommendation to start the absent ranks again, or of the next look if any are absent.
     due: Option<JobTime>,
     /// Delay before the last recommendation; zero before the first.
     waited: Duration,
@@ -79,6 +83,8 @@ impl ShrunkDetector {
             (false, Some(_)) => (state.since, state.whole_since, state.due) = (None, Some(now), None),
             _ => {}
         }
+        // A job may report nothing after it has shrunk.
+        state.due.get_or_insert(now + self.after.max(LOOK_EVERY));
     }
 }
 
@@ -105,9 +111,15 @@ impl FaultDetector for ShrunkDetector {
 
     fn expire(&mut self, view: &View, out: &mut Findings) {
         self.follow(view);
-        let (Some(since), Some(_)) = (self.state.since, self.state.due.filter(|due| *due <= view.now)) else { return };
+        if self.state.due.is_none_or(|due| due > view.now) {
+            return;
+        }
+        let Some(since) = self.state.since else {
+            self.state.due = Some(view.now + self.after.max(LOOK_EVERY));
+            return;
+        };
         if view.mending || !view.all_train() || !has_room(view) {
-            self.state.due = Some(view.now + self.after);
+            self.state.due = Some(view.now + LOOK_EVERY);
             return;
         }
         self.state.waited = longer(self.state.waited);

@@ -211,6 +211,11 @@ impl Exit {
     }
 }
 
+/// Family of the error reports of a host's guard.
+const GUARD: Name = Name::new("guard");
+/// Code of the report of a process that its guard has killed at the end of its host's lease.
+const FENCED: Name = Name::new("Fenced");
+
 /// An error, with the code and text with which a framework or a vendor's software reported it.
 ///
 /// This crate uses `follow_up` and `retry_free`, and compares family, code and text to recognise a recurring error. The
@@ -264,6 +269,20 @@ impl ErrorReport {
     pub fn with_step(mut self, step: impl Into<Option<u64>>) -> ErrorReport {
         self.step = step.into();
         self
+    }
+
+    /// Creates the report of a process that the guard of its host has killed because the host had no lease any more. `text`
+    /// is the reason, in one sentence.
+    #[doc(hidden)]
+    pub fn fenced(text: impl Into<String>) -> ErrorReport {
+        ErrorReport::new(GUARD, FENCED, text).with_follow_up(true)
+    }
+
+    /// Returns true if the guard of the host has killed the process, because the time until which the host may run processes
+    /// was over. Neither the program nor the process has failed: it starts again once its host has a lease.
+    #[must_use]
+    pub fn is_fence(&self) -> bool {
+        self.family == GUARD && self.code == FENCED
     }
 
     /// Returns true for the exception with which Python ends a program that receives SIGINT (`KeyboardInterrupt`), and

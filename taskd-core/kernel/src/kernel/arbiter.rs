@@ -22,6 +22,8 @@ pub(super) struct ArbiterContext<'a> {
     pub(super) paid: bool,
     /// True if a free recovery was begun for everything in this incident but its victims.
     pub(super) let_off: bool,
+    /// True if hosts without a lease have stopped ranks, and nothing else is wrong.
+    pub(super) fenced: bool,
     /// True if the incident consists of an operator's request only.
     pub(super) ordered: bool,
     /// True if the job continues whatever happens to the incident: see [`Incident::is_non_disruptive`].
@@ -244,7 +246,7 @@ impl ArbiterContext<'_> {
 
     /// Returns what the proposal takes from the budget.
     pub(super) fn price(&self, proposal: &Proposal) -> Price {
-        if proposal.cost.ends_job || self.paid || self.ordered {
+        if proposal.cost.ends_job || self.paid || self.ordered || self.fenced {
             return Price::Nothing;
         }
         match proposal.counted {

@@ -13,16 +13,21 @@ use super::plans::PlanId;
 use super::plugins::plugin_fault;
 use super::probation::Trial;
 use super::{Branch, Chosen, Decision, Event, HoldReason, Kernel, State};
-use crate::detect::Fault;
+use crate::detect::{Fault, Health};
+use crate::job::strategy::EXIT;
 use crate::job::{Domain, IncidentId, JobTime, Name, NodeId, Permission, ProcId, Role};
 use crate::recover::Action;
-use crate::state::{Proc, View};
+use crate::state::{NodeState, Proc, View, placement};
 use std::collections::BTreeSet;
 use std::time::Duration;
 
 /// Text with which an incident is closed after the recovery of another incident has replaced its blamed processes.
 #[doc(hidden)]
 pub const REPLACED: &str = "another recovery has replaced the blamed processes";
+
+/// Time for which a job that would end waits for the return of hosts that it has lost. On overloaded machines hosts lose
+/// their leases, and are back seconds later.
+const RETURNS_WITHIN: Duration = Duration::from_secs(30);
 
 /// Returns true if the incident is an operator's request for which no process was stopped yet.
 fn is_wish(open: &Open) -> bool {
@@ -56,6 +61,18 @@ fn is_overtaken(open: &Open, view: &View, trial: Option<&Trial>) -> bool {
         && !is_half_done
         && view.stopped_for(open.incident.id).next().is_none()
         && !open.incident.faults.iter().any(stands)
+}
+
+/// Returns true if the job would end although its program is sound and no operator or detector has asked for its end.
+fn ends_job(verdict: &Verdict, open: &Open, view: &View) -> bool {
+    let ends = match &verdict.chosen {
+        Some(chosen) => chosen.proposal.cost.ends_job,
+        None => !verdict.waits && !is_wish(open) && !is_non_disruptive(open, view),
+    };
+    let is_final = |fault: &Fault| {
+        fault.advice.as_ref() == Some(&EXIT) || fault.primary_suspect().damage.program == Health::Faulty
+    };
+    ends && !open.incident.faults.iter().any(is_final)
 }
 
 /// Returns the faulty hosts to cordon, if the incident concerns only hosts without ranks.
@@ -103,7 +120,9 @@ impl Kernel {
             self.agenda().set(id, None);
             return true;
         }
-        if let Some(until) = self.awaits_hosts(id).or_else(|| self.awaits_word(id)) {
+        let is_fenced = self.state.incidents[&id].incident.is_fenced();
+        let awaited = self.awaits_hosts(id).or_else(|| self.awaits_word(id));
+        if let Some(until) = awaited.or_else(|| self.awaits_sight(id, Duration::ZERO).filter(|_| is_fenced)) {
             self.state.counts.branch(Branch::AwaitedWord);
             self.agenda().set(id, Some(until));
             return true;
@@ -113,6 +132,13 @@ impl Kernel {
         let context = self.arbiter_context(open);
         let verdict = arbitrate(&open.incident, &context);
         let price = verdict.chosen.as_ref().map_or(Price::Nothing, |c| context.price(&c.proposal));
+        if let Some(until) =
+            self.awaits_sight(id, RETURNS_WITHIN).filter(|_| ends_job(&verdict, open, &self.state.view))
+        {
+            self.state.counts.branch(Branch::AwaitedWord);
+            self.agenda().set(id, Some(until));
+            return true;
+        }
         self.rule(id, verdict, price);
         true
     }
@@ -132,6 +158,22 @@ impl Kernel {
         let until = view.now + WORD_WITHIN;
         incidents.get_mut(&id)?.word_until = Some(until);
         Some(until)
+    }
+
+    /// Returns the time at which the decision is due again, if it waits for hosts of the world: one that is out of sight is
+    /// back or lost before long, and one that was lost because it gave no sign of life may be back at once. No host is waited
+    /// for without end, and a lost one for `lost`.
+    fn awaits_sight(&self, id: IncidentId, lost: Duration) -> Option<JobTime> {
+        let State { view, incidents, .. } = &self.state;
+        let opened = incidents.get(&id)?.incident.opened;
+        let within = |host: &NodeId| match view.nodes.get(host)?.state {
+            NodeState::OutOfSight => Some(view.spec.policy.start_timeout),
+            NodeState::Left => Some(lost),
+            _ => None,
+        };
+        let seats = placement::current(view);
+        let within = seats.values().filter_map(|seat| within(seat.node.as_ref()?)).max()?;
+        (!view.is_dry_run() && view.now < opened + within).then(|| view.now + WORD_WITHIN)
     }
 
     /// Returns the time until which the decision waits for a report of a rank, if it does.
@@ -172,6 +214,7 @@ impl Kernel {
             free_in_row: self.state.free_in_row,
             paid: open.paid >= open.worth(),
             let_off: open.let_off >= open.worth(),
+            fenced: open.incident.is_fenced(),
             ordered: is_wish(open),
             is_non_disruptive: is_non_disruptive(open, &self.state.view),
             declined: &open.declined,

@@ -94,6 +94,9 @@ impl Kernel {
             }
             Known::Same => {}
         }
+        if phase.is_over() {
+            self.lost_before(status);
+        }
         let Some(known) = self.state.view.procs.get(&proc.role) else { return };
         if known.phase.is_exited() {
             self.stop_stray(proc, phase); // it was thought to have ended
@@ -104,6 +107,18 @@ impl Kernel {
             self.tell_of(proc, Signal::Phase(phase.clone()));
         }
         self.seen(status);
+    }
+
+    /// Handles the end of a process whose host has left before it was known that the process was there: its start was under
+    /// way. It is lost with its host like the others.
+    fn lost_before(&mut self, status: &ProcStatus) {
+        let host = status.node.as_ref().and_then(|node| self.state.view.nodes.get(node));
+        let Some(host) = host.filter(|host| host.state == NodeState::Left).cloned() else { return };
+        let known = self.state.view.procs.get_mut(&status.proc.role);
+        if let Some(known) = known.filter(|known| known.node.is_none()) {
+            known.node = Some(host.node.clone());
+            self.lost_hosts().left(&host);
+        }
     }
 
     /// Handles the first report about a rank that another supervisor has left. Its control link is reported next: until

@@ -3,7 +3,7 @@
 //!
 //! This module starts and stops nothing, and considers no process dead: the launcher reports that.
 
-use crate::detect::{Damage, Evidence, Fault, FaultClass, Findings, Health, Suspect};
+use crate::detect::{Damage, Evidence, Fault, FaultClass, Findings, Suspect};
 use crate::job::{Domain, JobTime, Name, Role};
 use crate::state::{NodeStatus, Proc};
 use std::collections::BTreeMap;
@@ -43,8 +43,8 @@ impl LostHosts<'_> {
                 Suspect::victim(node, FaultClass::NodeLost, Damage::PROCESS_GONE)
             }
             None => {
-                let damage = Damage { device: Health::Faulty, ..Damage::PROCESS_GONE };
-                Suspect::certain(node, FaultClass::NodeLost, damage)
+                // Nothing is known about its devices: it may return and take ranks again.
+                Suspect::certain(node, FaultClass::NodeLost, Damage::PROCESS_GONE)
             }
         };
         let fault = Fault::new(HOST, self.now, suspect).with_evidence(Evidence::text("lost", why));

@@ -386,6 +386,14 @@ impl Incident {
         causes.peek().is_some() && causes.all(|f| f.by == OPERATOR)
     }
 
+    /// Returns true if hosts without a lease have stopped ranks, and nothing else is wrong: all other suspects are victims.
+    /// A recovery from such an incident draws on no recovery budget, and does not count as a restart.
+    #[must_use]
+    pub fn is_fenced(&self) -> bool {
+        let by_fence = |fault: &Fault| fault.error.as_ref().is_some_and(|error| error.is_fence());
+        self.faults.iter().any(by_fence) && !self.faults.iter().any(|fault| fault.primary_suspect().is_cause())
+    }
+
     /// Returns true if no rank was lost and no process was stopped for the incident.
     ///
     /// The faults concern only hosts, devices, ranks that still train, victims that were charged to no recovery, the

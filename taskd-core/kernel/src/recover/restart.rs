@@ -36,7 +36,8 @@ const DOWNTIME: Duration = Duration::from_secs(60);
 /// - The proposal contains the new world, so that the decision shows it. After the stop, the world is built again:
 ///   hosts may have left, and newly discovered processes may have used an incarnation already.
 /// - The recovery does not count as a restart if all causes of the incident are races lost at start-up
-///   ([`retry_free`](crate::job::ErrorReport::retry_free)).
+///   ([`retry_free`](crate::job::ErrorReport::retry_free)), or if hosts without a lease have stopped the ranks
+///   ([`is_fenced`](Incident::is_fenced)).
 /// - The strategy refuses if the program itself is broken, if a lost service does not belong to the job, if ranks find
 ///   no host, and if every suspect still trains: a slow rank would start again in the same place.
 ///
@@ -86,7 +87,8 @@ impl RecoveryStrategy for Restart {
     }
 
     fn propose(&self, incident: &Incident, view: &View) -> Result<Proposal, RefusalError> {
-        let counted = if is_free(incident) || incident.is_requested_by_operator() { Counted::No } else { Counted::Yes };
+        let is_uncounted = is_free(incident) || incident.is_fenced() || incident.is_requested_by_operator();
+        let counted = if is_uncounted { Counted::No } else { Counted::Yes };
         self.propose_counted(incident, view, counted)
     }
 

@@ -111,6 +111,7 @@ fn ranks_leave_and_return_in_whole_units() {
     lose(&mut job, "a", [0, 1]);
     assert_eq!(members(&job), [2, 3, 4, 5]);
     lose(&mut job, "b", [2, 3]);
+    job.pass(30_000);
     assert_eq!(job.finished.as_ref().map(|(ok, _)| *ok), Some(false), "two are too few");
 
     let mut job = six(&["a", "b", "c"], |policy| (policy.rank_unit, policy.min_ranks) = (3, 3));
@@ -136,6 +137,28 @@ fn a_restart_without_room_for_all_starts_as_many_as_have_a_place() {
 
     let mut whole = six(&["a", "b", "c"], |policy| policy.min_ranks = 0);
     lose(&mut whole, "b", [2, 3]);
-    whole.pass(30_000);
+    whole.pass(31_000);
     assert_eq!(whole.finished.as_ref().map(|(ok, _)| *ok), Some(false), "all are needed");
+}
+
+#[test]
+fn the_others_train_until_the_ranks_of_a_returned_host_are_ready_to_join() {
+    let mut job = six(&["a", "b", "c"], |_| ());
+    train(&mut job);
+    lose(&mut job, "b", [2, 3]);
+    assert_eq!(members(&job), [0, 1, 4, 5]);
+    job.pass(10_000);
+    job.starts_hang = Some(3); // it imports its libraries for a while
+    let directives = job.directives;
+    set_node(&mut job, "b", NodeState::Ready);
+    job.pass(600);
+    assert_eq!(starts(&job).last(), Some(&vec![2, 3]), "they start as soon as the host is there");
+    job.pass(20_000);
+    assert_eq!(job.directives, directives, "the others train on");
+    let proc = proc_of(&job, Rank(3)).expect("a member of the next world");
+    job.set_phase_of(proc.clone(), Phase::Running);
+    job.link(proc, LoopPosition::Parked);
+    assert!(job.directives > directives, "now they meet");
+    job.pass(100);
+    assert_eq!((members(&job), job.last().outcome.as_str()), (vec![0, 1, 2, 3, 4, 5], "recovered by grow"));
 }

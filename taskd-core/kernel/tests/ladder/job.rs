@@ -20,6 +20,8 @@ pub(crate) struct Job {
     pub(crate) finished: Option<(bool, String)>,
     /// Ranks whose exit a stop waits for until the test reports it.
     pub(crate) slow: Option<u32>,
+    /// Rank of whose start nothing is reported.
+    pub(crate) starts_hang: Option<u32>,
     /// Ranks have control links, stand in step loops, and do what they are directed to.
     pub(crate) loops: bool,
     /// How a rank ends that is started to join others, in the place of its joining.
@@ -32,6 +34,8 @@ pub(crate) struct Job {
     pub(crate) replacements_record: Option<ErrorReport>,
     /// Starts and stops.
     pub(crate) deeds: Vec<Action>,
+    /// Number of directives to ranks.
+    pub(crate) directives: u32,
     decisions: Vec<Decision>,
     replies: Vec<Result<OrderAccepted, OrderRejected>>,
     orders: u64,
@@ -84,12 +88,14 @@ impl Job {
             asked: None,
             finished: None,
             slow: None,
+            starts_hang: None,
             loops: false,
             replacements_end: None,
             slow_to_resume: None,
             without_digests: false,
             replacements_record: None,
             deeds: vec![],
+            directives: 0,
             decisions: vec![],
             replies: vec![],
             orders: 0,
@@ -108,7 +114,8 @@ impl Job {
                 }
                 Effect::Reply { result, .. } => self.replies.push(result),
                 Effect::Act(Action::Start { batch, .. }) => {
-                    for order in batch.starts {
+                    let hangs = self.starts_hang.map(Rank);
+                    for order in batch.starts.into_iter().filter(|o| hangs.is_none() || o.proc.role.rank() != hangs) {
                         self.set_phase_of(order.proc.clone(), Phase::Running);
                         let joins = order.spec.env.contains_key(JOIN_VARIABLE);
                         match self.replacements_end.clone().filter(|_| joins) {
@@ -129,6 +136,7 @@ impl Job {
                 }
                 Effect::Act(Action::SendDirectives(batch)) => {
                     for (proc, directive) in batch.directives {
+                        self.directives += 1;
                         self.follow(command.id, proc, &directive);
                     }
                 }

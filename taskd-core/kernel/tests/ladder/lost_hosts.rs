@@ -152,3 +152,27 @@ fn a_switch_with_spare_hosts_only_is_no_incident() {
     job.pass(1_000);
     assert_eq!(job.kernel.report().incidents, []);
 }
+
+#[test]
+fn a_rank_that_was_being_started_is_lost_with_its_host() {
+    for is_placed in [true, false] {
+        let mut job = Job::of_spec(4, &["a", "b", "c"], |spec| {
+            if !is_placed {
+                spec.nodes.clear(); // the launcher chooses the hosts
+            }
+        });
+        let generation = job.generation();
+        job.set_phase(0, exited(KILLED, None));
+        job.starts_hang = Some(3);
+        job.pass(100);
+        assert_eq!(job.generation(), generation + 1);
+        set_node(&mut job, "b", NodeState::Left);
+        let status = ProcStatus::new(ProcId::rank(3, 2), "not-started", exited(Termination::Unknown, None));
+        job.give(Input::Changed(Change::Proc(status.with_node(node("b")))));
+        job.pass(100);
+        let incidents = job.kernel.report().incidents;
+        let blamed: Vec<_> = incidents.iter().flat_map(|incident| incident.blamed.clone()).collect();
+        assert_eq!(blamed, [Rank(0)], "{incidents:#?}");
+        assert!(incidents.iter().any(|one| one.victims.contains(&Rank(3))), "placed: {is_placed}; {incidents:#?}");
+    }
+}

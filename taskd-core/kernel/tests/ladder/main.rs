@@ -3,6 +3,7 @@
 mod elastic;
 mod ends;
 mod fallback;
+mod fences;
 mod guards;
 mod job;
 mod lost_hosts;

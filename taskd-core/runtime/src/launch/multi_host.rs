@@ -14,7 +14,7 @@ use super::{
     Change, ChangeLog, DirectiveBatch, LaunchError, Launcher, LauncherInfo, Listing, NodeState, NodeStatus, Phase,
     Place, PrepareOptions, ProcStatus, Revision, StartBatch,
 };
-use crate::job::{CommandId, Exit, Name, NodeId, ProcId, Termination};
+use crate::job::{CommandId, ErrorReport, Exit, Name, NodeId, ProcId, Termination};
 use async_trait::async_trait;
 use cordons::Cordons;
 use follow::{follow, missing};
@@ -115,8 +115,16 @@ impl MultiHostLauncher {
         }
         self.shared.log.push(Change::Node(NodeStatus::new(host.clone(), NodeState::OutOfSight, 0)));
         for proc in procs {
-            let status = ProcStatus::new(proc, "expected", Phase::Pending("its host is out of sight".into()));
-            self.shared.log.push(Change::Proc(status.with_node(host.clone())));
+            self.shared.log.push(Change::Proc(awaited(proc, host)));
+        }
+    }
+
+    /// Lists a host as out of sight from now on, until its launcher reports it again or it is [removed](Self::remove). For a
+    /// host of which it is known that its launcher will not answer any more. One that is not known, or has left, stays as it
+    /// is.
+    pub fn lose_sight(&self, host: &NodeId) {
+        if let Some(status) = self.shared.log.node(host).filter(|status| status.state != NodeState::Left) {
+            self.shared.push_node(status.with_state(NodeState::OutOfSight));
         }
     }
 
@@ -174,6 +182,14 @@ impl MultiHostLauncher {
     pub fn node(&self, host: &NodeId) -> Option<NodeStatus> {
         self.shared.log.node(host)
     }
+}
+
+/// Phase of a process of which is not known whether it runs, because its host is out of sight.
+const AWAITED: &str = "its host is out of sight";
+
+/// Returns the status of a process that may run on a host that is out of sight.
+fn awaited(proc: ProcId, host: &NodeId) -> ProcStatus {
+    ProcStatus::new(proc, "expected", Phase::Pending(AWAITED.into())).with_node(host.clone())
 }
 
 impl Shared {
@@ -303,11 +319,15 @@ impl Shared {
         Ok(())
     }
 
-    /// Reports processes that were accepted with others but could not be started: they exit without having run.
+    /// Reports processes that were accepted with others but could not be started: they exit without having run. If their
+    /// launcher could not be reached, or its host had no lease, no rank is to blame, and the next attempt costs nothing.
     fn not_started(&self, batch: &StartBatch, why: &LaunchError) {
+        let is_unreachable = matches!(why, LaunchError::Unreachable(_));
         for order in &batch.starts {
             let mut exit = Exit::new(Termination::Unknown);
             exit.stderr_tail = format!("not started: {why}");
+            exit.error = is_unreachable
+                .then(|| Box::new(ErrorReport::new("launcher", "Unreachable", why.to_string()).with_retry_free(true)));
             let node = match &order.place {
                 Place::On(node) => Some(node.clone()),
                 _ => None,
@@ -315,6 +335,31 @@ impl Shared {
             let phase = Phase::Exited(Box::new(exit));
             let instance = Name::new("not-started");
             self.log.push(Change::Proc(ProcStatus::new(order.proc.clone(), instance, phase).with_node(node)));
+        }
+    }
+
+    /// Settles the start on one launcher that has failed beside others: its processes may have started, and stop. If their
+    /// host cannot be reached for that, it may be lost. Then they are listed as its processes and end with it, after it was
+    /// reported: the host is the cause of their ends, not they.
+    async fn settle_failed(&self, part: PartId, batch: &StartBatch, why: &LaunchError) {
+        let procs: Vec<ProcId> = batch.starts.iter().map(|order| order.proc.clone()).collect();
+        let stopped = match self.part(part) {
+            Ok(launcher) => launcher.stop(&procs, Duration::ZERO).await,
+            Err(error) => Err(error),
+        };
+        if stopped.is_ok() {
+            return self.not_started(batch, why);
+        }
+        for order in &batch.starts {
+            let Place::On(host) = &order.place else { continue };
+            let state = || self.log.node(host).map(|status| status.state);
+            if matches!(state(), Some(NodeState::OutOfSight | NodeState::Left)) {
+                self.log.push(Change::Proc(awaited(order.proc.clone(), host)));
+            }
+            // Asked again: a host that has left meanwhile reports no end of what was added after that.
+            if state() != Some(NodeState::OutOfSight) {
+                self.not_started(&StartBatch::new(Arc::clone(&batch.world), vec![order.clone()]), why);
+            }
         }
     }
 }
@@ -341,12 +386,9 @@ impl Launcher for MultiHostLauncher {
             return started.into_iter().collect();
         }
         for ((part, batch), result) in routed.iter().zip(started) {
-            let Err(error) = result else { continue };
-            let procs: Vec<ProcId> = batch.starts.iter().map(|order| order.proc.clone()).collect();
-            if let Ok(part) = self.shared.part(*part) {
-                let _ = part.stop(&procs, Duration::ZERO).await; // it may have started
+            if let Err(error) = result {
+                self.shared.settle_failed(*part, batch, &error).await;
             }
-            self.shared.not_started(batch, &error);
         }
         self.shared.spare.started(&routed);
         Ok(())

@@ -215,6 +215,7 @@ impl Shell {
             tracing::warn!(launcher = %info.name, "{guarantee}");
         }
         let pulse = Pulse::new(spec.policy.suspend_threshold);
+        let procs = (spec.ranks as usize).saturating_add(spec.services.len());
         let unattended = Unattended::of(&spec.policy, &launcher);
         let mut mailbox = Mailbox::new(Checks::default());
         let trace = handle.trace.as_ref().map(TraceControl::mode);
@@ -228,7 +229,7 @@ impl Shell {
             pulse,
             calendar: Calendar::default(),
             output,
-            sources: Sources::spawn(sources, &queues, &handle.urgent),
+            sources: Sources::spawn(sources, procs, &queues, &handle.urgent),
             carrier: Carrier::spawn(launcher, info.name, &secrets, &handle.urgent),
             queues,
             secrets,

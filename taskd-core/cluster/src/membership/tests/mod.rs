@@ -227,22 +227,6 @@ fn host_out_of_sight_is_neither_lost_nor_replaced() {
 }
 
 #[test]
-fn host_that_asks_to_leave_stays_until_the_world_can_do_without() {
-    let leaving = Health::Leaving { since: s(50) };
-    let mut state = running("a b c d", "a b c");
-    set(&mut state, "b", leaving);
-    assert_eq!(at(&state, &policy(3, 3), 50), "0a 1d 2c");
-    state.hosts.remove(&host("d"));
-    assert_eq!(at(&state, &policy(3, 3), 500), "keep");
-    assert_eq!(
-        reason(&state, &policy(3, 3), 500),
-        "host b asks to leave; 2 hosts are left, the job needs at least 3 hosts: it can leave when 1 more joins"
-    );
-    assert_eq!(at(&state, &policy(2, 3), 59), "keep 60");
-    assert_eq!(at(&state, &policy(2, 3), 60), "0a 2c");
-}
-
-#[test]
 fn cordoned_host_stays_but_is_not_chosen() {
     let mut state = running("a b c d", "a b c");
     set(&mut state, "a d", Health::Cordoned);

@@ -21,7 +21,7 @@ fn second_host_with_a_node_rank_is_refused() {
     assert_eq!(decision.refused.keys().collect::<Vec<_>>(), [&host("b")]);
 
     // Once the member leaves, the other one takes over its node rank.
-    set(&mut state, "a", Health::Leaving { since: s(60) });
+    set(&mut state, "a", Health::Left { since: s(60) });
     let decision = decide(&state, &policy(3, 3), s(60));
     assert_eq!((short(&decision.next).as_str(), decision.refused.len()), ("0c 1b 2d", 0));
 }

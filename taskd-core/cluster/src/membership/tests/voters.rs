@@ -28,7 +28,7 @@ fn voters_change_only_when_one_is_lost() {
     set(&mut state, "c", Health::Left { since: s(9) });
     assert_eq!(chosen(&state, "c d e"), "a b d e f");
     assert_eq!(chosen(&state, "b d e f g"), "b d e f g");
-    set(&mut state, "a b", Health::Leaving { since: s(9) });
+    set(&mut state, "a b", Health::Left { since: s(9) });
     assert_eq!(chosen(&state, "b d e f g"), "e f g", "four hosts are left, one is cordoned");
 }
 

@@ -37,6 +37,9 @@ const VICTIM: u16 = 100;
 /// Explanation for the error of a connection or a peer.
 const POINTS_ELSEWHERE: &str = "it reports that a connection or another rank failed";
 
+/// Explanation for the end of a process whose host had no lease any more.
+const FENCED: &str = "its host had no contact to a manager in time, and stopped its processes; it starts again";
+
 /// Explanation for the end of one of several interrupted ranks.
 const INTERRUPTED_TOGETHER: &str = "interrupted together with other ranks: the interrupt came from outside the job";
 
@@ -84,6 +87,7 @@ pub(in crate::detect) fn judge(
         _ if how.is_interrupt(error) => {
             exit(if error.is_some() { 900 } else { 1000 }, Some("interrupted, and no other rank was interrupted"))
         }
+        Some(e) if e.is_fence() => exit(VICTIM, Some(FENCED)),
         Some(e) if e.follow_up => exit(VICTIM, Some(POINTS_ELSEWHERE)),
         Some(e) if e.retry_free => {
             let meaning = Some("lost a race at start-up, a retry costs nothing");

@@ -26,8 +26,8 @@ fn look(scene: &mut Scene, detector: &mut ShrunkDetector) {
 #[test]
 fn a_world_that_stays_smaller_is_advised_to_grow() {
     let (mut scene, mut shrunk) = (Scene::of(3), ShrunkDetector::after(AFTER));
-    look(&mut scene, &mut shrunk);
     assert_eq!(shrunk.deadline(), None);
+    look(&mut scene, &mut shrunk);
     leaves(&mut scene, 1);
     look(&mut scene, &mut shrunk);
     scene.pass(AFTER_MS - 1);
@@ -51,7 +51,36 @@ fn a_world_that_is_whole_again_is_not_blamed() {
     comes_back(&mut scene);
     scene.pass(AFTER_MS);
     assert!(scene.expire(&mut shrunk).is_empty());
-    assert_eq!(shrunk.deadline(), None);
+    scene.pass(AFTER_MS * 10);
+    assert!(scene.expire(&mut shrunk).is_empty());
+}
+
+#[test]
+fn a_world_that_reports_nothing_after_it_has_shrunk_is_advised_to_grow() {
+    let (mut scene, mut shrunk) = (Scene::of(3), ShrunkDetector::after(AFTER));
+    look(&mut scene, &mut shrunk);
+    leaves(&mut scene, 1);
+    let looks = (0..4).find(|_| {
+        scene.pass(AFTER_MS);
+        !scene.expire(&mut shrunk).is_empty()
+    });
+    assert!(looks.is_some(), "nothing was observed since");
+}
+
+#[test]
+fn room_is_seen_at_once_when_the_delay_is_over() {
+    let (mut scene, mut shrunk) = (Scene::on(4, &[("a", 2), ("b", 2)]), ShrunkDetector::after(AFTER));
+    leaves(&mut scene, 3);
+    scene.proc(3).wanted = false;
+    scene.set_node("b", NodeState::Left);
+    look(&mut scene, &mut shrunk);
+    for _ in 0..3 {
+        scene.pass(AFTER_MS);
+        assert!(scene.expire(&mut shrunk).is_empty());
+    }
+    scene.set_node("b", NodeState::Ready);
+    scene.pass(500);
+    assert_eq!(scene.expire(&mut shrunk).len(), 2);
 }
 
 #[test]

@@ -118,7 +118,8 @@ impl RecoveryStrategy for Recover {
         can_give(&kept, &lost, view)?;
         let mut seats = self.seats(incident, &lost, view)?;
         let avoided = placement::passed_over_text(view, &seats, |view| self.seats(incident, &lost, view).ok());
-        let world = Arc::new(view.world.successor(Counted::Yes, |members| {
+        let counted = if incident.is_fenced() { Counted::No } else { Counted::Yes };
+        let world = Arc::new(view.world.successor(counted, |members| {
             for (rank, member) in members.iter_mut().filter(|(rank, _)| lost.contains(rank)) {
                 member.incarnation = view.next_incarnation(&Role::Rank(*rank));
                 if let Some(seat) = seats.remove(rank) {
@@ -134,7 +135,7 @@ impl RecoveryStrategy for Recover {
         let lacking = lacking.map(|hosts| format!("; {hosts}")).unwrap_or_default();
         let reason = format!("{number} of {of} ranks restart {places}, the others keep their state{avoided}{lacking}");
         let replacements = Replacements { world, kept, stop: may_still_run(view, &lost), coming: lost, services };
-        Ok(replacements.proposal(view, &self.limits, cost, Counted::Yes, reason))
+        Ok(replacements.proposal(view, &self.limits, cost, counted, reason))
     }
 
     fn advance(&self, run: &PlanExecution, view: &View) -> Advance {

@@ -1,9 +1,9 @@
 //! Follows one launcher of several: its changes become those of the combined history.
 
-use super::Shared;
 use super::parts::PartId;
+use super::{AWAITED, Shared};
 use crate::job::{Exit, ProcId, Termination};
-use crate::launch::{Change, LaunchError, Listing, NodeState, Phase, Revision};
+use crate::launch::{Change, LaunchError, Listing, NodeState, Phase, ProcStatus, Revision};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
@@ -37,6 +37,7 @@ pub(super) async fn follow(shared: Arc<Shared>, part: PartId, listing: Listing) 
         } else {
             // The history continues where it was cut: a listing has states, but not the replies of the ranks meanwhile.
             shared.take(part, known.nodes.iter().cloned().map(Change::Node));
+            missing_of(&shared, &known, is_awaited);
         }
         nodes = known.nodes;
     }
@@ -61,9 +62,19 @@ async fn watch(shared: &Shared, part: PartId, at: &mut Revision) -> LaunchError 
 
 /// Reports the exit of processes that ran on a launcher's hosts and are no longer listed: they ended unobserved.
 pub(super) fn missing(shared: &Shared, now: &Listing) {
+    missing_of(shared, now, |_| true);
+}
+
+/// Returns true for a process of which was not known whether it has started.
+fn is_awaited(status: &ProcStatus) -> bool {
+    matches!(&status.phase, Phase::Pending(why) if why == AWAITED)
+}
+
+/// Reports the exit of those of these processes that ran on a launcher's hosts and are no longer listed.
+fn missing_of(shared: &Shared, now: &Listing, is_meant: impl Fn(&ProcStatus) -> bool) {
     let listed: BTreeSet<&ProcId> = now.procs.iter().map(|p| &p.proc).collect();
     for status in now.nodes.iter().flat_map(|status| shared.log.procs_on(&status.node)) {
-        if !listed.contains(&status.proc) {
+        if !listed.contains(&status.proc) && is_meant(&status) {
             let phase = Phase::Exited(Box::new(Exit::new(Termination::Unknown)));
             shared.log.push(Change::Proc(status.with_phase(phase)));
         }

@@ -5,7 +5,7 @@
 //! hosts may replace them. The time is one of `CLOCK_BOOTTIME`, so that it also passes while the machine is suspended.
 
 use super::Engine;
-use crate::job::{ErrorReport, Name, Termination};
+use crate::job::{ErrorReport, Termination};
 use crate::launch::LaunchError;
 use crate::launch::fence::since_boot;
 use crate::launch::guard::A_CENTURY;
@@ -20,11 +20,7 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
-/// Family of the error reports of the guard.
-const GUARD: Name = Name::new("guard");
-/// Code of the error report of a process that the fence has killed.
-const FENCED: Name = Name::new("Fenced");
-/// Text of that report. It is the same for all processes.
+/// Text of the error report of a process that the fence has killed. It is the same for all processes.
 const WHY: &str = "killed by this host's guard: the time until which the host may run processes was over, and other \
                    hosts may replace them";
 
@@ -125,5 +121,5 @@ impl Engine {
 /// Returns the reason for the exit of a process that the fence has killed. `None` if it was quicker to end by itself.
 pub(super) fn reason(how: Termination) -> Option<ErrorReport> {
     let killed = matches!(how, Termination::Signal { number, .. } if number == Signal::KILL.as_raw());
-    killed.then(|| ErrorReport::new(GUARD, FENCED, WHY).with_follow_up(true))
+    killed.then(|| ErrorReport::fenced(WHY))
 }

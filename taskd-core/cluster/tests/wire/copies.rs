@@ -59,8 +59,7 @@ async fn environments(
     });
     let batch = StartBatch::new(Arc::new(world), starts.collect());
     manager.launcher().start(&batch).await.expect("the hosts are there");
-    let environments = environments.lock().expect("no panic").clone();
-    environments
+    environments.lock().expect("no panic").clone()
 }
 
 fn of(environments: &BTreeMap<Rank, BTreeMap<String, String>>, name: &str) -> Vec<String> {

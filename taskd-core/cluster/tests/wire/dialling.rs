@@ -42,8 +42,7 @@ async fn dialled(host: &str, refuses: bool, within: Duration) -> Vec<(String, Du
     let agent = Agent::builder("job", NodeId(host.to_owned().into()), FakeLauncher::new(), &security).dialer(dialer);
     let agent = ADDRESSES.into_iter().fold(agent, |agent, address| agent.manager(address)).build().expect("complete");
     assert!(timeout(within, agent.run(CancellationToken::new())).await.is_err(), "it goes on dialling");
-    let dialled = std::mem::take(&mut *dialled.lock().expect("no panic"));
-    dialled
+    std::mem::take(&mut *dialled.lock().expect("no panic"))
 }
 
 #[tokio::test(start_paused = true)]

@@ -257,9 +257,7 @@ impl FaultDetector for HangDetector {
         match (&o.signal, &o.about) {
             (Signal::CollectivePending { .. }, Domain::Process(Role::Rank(_))) => self.pending(view),
             (Signal::ProbeReply(reply), Domain::Node(host)) if reply.by == NAME => {
-                if self.state.links.answered(host, reply) {
-                    self.judge_links(view, out);
-                }
+                self.links_of(host, reply, view, out)
             }
             (Signal::ProbeReply(evidence), Domain::Process(Role::Rank(rank))) => {
                 if evidence.by == NAME && evidence.what == STACKS {

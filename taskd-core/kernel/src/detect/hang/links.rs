@@ -62,7 +62,7 @@ impl Links {
     }
 
     /// Adds a reply. Returns true if it was the last missing one.
-    pub(super) fn answered(&mut self, host: &NodeId, reply: &ProbeReply) -> bool {
+    fn answered(&mut self, host: &NodeId, reply: &ProbeReply) -> bool {
         let Some(open) = self.open.as_mut().filter(|open| open.tag == reply.tag && reply.what == LINKS) else {
             return false;
         };
@@ -106,6 +106,13 @@ impl HangDetector {
         out.probe(Probe { by: NAME, tag, what: LINKS, about, timeout: ANSWERS_WITHIN });
         links.asked = Some(now);
         links.open = Some(Open { at: now, after_failure, tag, due, ranks, missing, reached: BTreeMap::new() });
+    }
+
+    /// Handles a host's reply; the last one is followed by the judgement.
+    pub(super) fn links_of(&mut self, host: &NodeId, reply: &ProbeReply, view: &View, out: &mut Findings) {
+        if self.state.links.answered(host, reply) {
+            self.judge_links(view, out);
+        }
     }
 
     /// Judges the replies. Blames a host if the collective still hangs or has failed, and no rank was found to cause that.

@@ -9,7 +9,7 @@ use taskd_core::detect::{Fault, FaultDetector, Finding, Findings, HangDetector};
 use taskd_core::job::{Domain, Rank, Role};
 use taskd_core::state::View;
 use taskd_core::testing::Timeline;
-use taskd_core::trace::{COLLECTIVES, Observation, Probe, ProbeReply, ProbeResult, Signal};
+use taskd_core::trace::{COLLECTIVES, Observation, Probe, ProbeReply, ProbeResult, Signal, write_links};
 
 const SEEDS: std::ops::Range<u64> = 0..100;
 /// The step in which trouble begins lies among these.
@@ -55,7 +55,11 @@ impl Watched {
     }
 
     fn answer(&mut self, about: &Domain, ask: &Probe) {
-        let Domain::Process(Role::Rank(rank)) = about else { panic!("ranks are asked about") };
+        let rank = match about {
+            Domain::Process(Role::Rank(rank)) => rank,
+            Domain::Node(_) => return self.answer_links(about, ask),
+            other => panic!("{other} is asked about"),
+        };
         let exhibit = match (ask.what == COLLECTIVES, self.job.is_frozen(rank.0)) {
             (true, _) => ProbeResult::Groups(self.job.positions(rank.0)),
             (false, true) => ProbeResult::Text("state=T wchan=do_signal_stop".into()),
@@ -65,8 +69,19 @@ impl Watched {
         self.show(rank.0, Signal::ProbeReply(Arc::new(evidence)));
     }
 
+    /// All hosts reach each other: the links explain no hang.
+    fn answer_links(&mut self, about: &Domain, ask: &Probe) {
+        let host = |domain: &Domain| if let Domain::Node(host) = domain { Some(host.clone()) } else { None };
+        let reached = ask.about.iter().filter(|other| *other != about).filter_map(host).map(|host| (host, true));
+        let reply = ProbeReply::new(ask, about.clone(), write_links(&reached.collect()));
+        self.show_of(about.clone(), Signal::ProbeReply(Arc::new(reply)));
+    }
+
     fn show(&mut self, rank: u32, signal: Signal) {
-        let about = Domain::Process(Role::Rank(Rank(rank)));
+        self.show_of(Domain::Process(Role::Rank(Rank(rank))), signal);
+    }
+
+    fn show_of(&mut self, about: Domain, signal: Signal) {
         let o = Observation::new(self.view.now, about, signal);
         let mut out = Findings::default();
         self.detector.observe(&o, &self.view, &mut out);

@@ -42,8 +42,11 @@ pub struct ClusterSettings {
 const RECONNECT_PART: u32 = 3;
 /// Number of lease requests that a manager answers in a second with less than a quarter of a core.
 const LEASES_PER_SECOND: u32 = 9_000;
-/// Connections that a manager accepts in a second, when all agents connect at once: it verifies a certificate for each.
-const CONNECTIONS_PER_SECOND: u32 = 1_500;
+/// Agents that a manager admits in a second with about one core: it verifies a certificate for each, and lists its
+/// processes.
+const CONNECTIONS_PER_SECOND: u32 = 1_000;
+/// Longest lease with which a host is lost 3 s after its last sign of life.
+const LEASE_MAX: Duration = Duration::from_millis(2790);
 /// Default of [`ClusterSettings::relay_fanout`]: two levels reach 1,000 agents, three 10,000.
 const FANOUT: u32 = 32;
 
@@ -74,9 +77,10 @@ pub struct SettingsError(String);
 
 impl ClusterSettings {
     /// Returns settings for a job of this number of agents, in proportion to it: the manager answers at most 9,000
-    /// lease requests in a second, and waits for connections of which it accepts 1,500 in a second. So `lease_interval`
+    /// lease requests in a second, and waits for connections of which it accepts 1,000 in a second. So `lease_interval`
     /// is `agents / 9,000` s (at least the default), `silent_after` at least one and a half intervals, and `lease` at
-    /// least `silent_after` and one interval. A host of a job of 10,000 is lost 3 s after its last sign of life.
+    /// least `silent_after` and one interval. Up to 10,000 agents a host is lost at most 3 s after its last sign of life;
+    /// within that, a lease grows with the time in which all agents reach a new manager, so that its election stops no rank.
     #[must_use]
     pub fn for_agents(agents: u32) -> ClusterSettings {
         let default = ClusterSettings::default();
@@ -88,12 +92,18 @@ impl ClusterSettings {
         ClusterSettings {
             lease_interval,
             silent_after,
-            lease: default.lease.max(silent_after + lease_interval),
+            lease: LEASE_MAX.min(default.lease + all_connect).max(silent_after + lease_interval),
             connect_within: default.connect_within + all_connect,
             hello_within: default.hello_within + all_connect,
             relay_within: default.relay_within + all_connect,
             ..default
         }
+    }
+
+    /// Returns the time over which the agents of a job spread their first connections: all at once would take the processor
+    /// time that the voters need.
+    pub(crate) fn spread(&self) -> Duration {
+        self.connect_within.saturating_sub(ClusterSettings::default().connect_within)
     }
 
     /// Returns the time between two confirmations of the manager by the consensus engine: the age of a lease's anchor.
@@ -239,11 +249,14 @@ mod tests {
 
     #[test]
     fn settings_grow_with_the_number_of_agents() {
-        let (few, default) = (ClusterSettings::for_agents(1000), ClusterSettings::default());
+        let (few, default) = (ClusterSettings::for_agents(0), ClusterSettings::default());
         assert_eq!((few.lease_interval, few.lease), (default.lease_interval, default.lease));
+        for agents in [10, 1000, 3000, 7000, 10_000] {
+            let settings = ClusterSettings::for_agents(agents);
+            assert!(settings.check().is_ok() && settings.lease >= default.lease, "{agents}: {settings:?}");
+            assert!(settings.replace_after() <= Duration::from_secs(3), "{agents}: {settings:?}");
+        }
         let many = ClusterSettings::for_agents(10_000);
-        assert_eq!(many.check(), Ok(()));
-        assert!(many.replace_after() <= Duration::from_secs(3), "{:?}", many.replace_after());
         assert!(many.lease_interval * LEASES_PER_SECOND >= Duration::from_secs(10_000));
         assert_eq!(ClusterSettings::for_agents(100_000).check(), Ok(()));
     }

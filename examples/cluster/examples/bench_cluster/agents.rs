@@ -70,6 +70,8 @@ fn lock(arrivals: &Arrivals) -> MutexGuard<'_, Vec<u64>> {
 
 /// Runs agents until stdin ends.
 pub(crate) async fn run(options: Options) -> Result<(), Failure> {
+    // Hosts have processors of their own: here, thousands of agents must not take that of the managers and voters.
+    let _ = rustix::process::nice(10);
     raise_limits();
     let security = security(&options.dir).await?;
     let arrivals = Arrivals::default();

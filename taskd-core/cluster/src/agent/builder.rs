@@ -3,6 +3,7 @@
 use super::lease::Lease;
 use super::managers::Managers;
 use super::sources::{SOURCES_MAX, Sources};
+use super::warm::Warm;
 use super::{Agent, AgentError, Leaving, OnLeaseEnd, Shared, instance};
 use crate::checks::Check;
 use crate::clock::Moment;
@@ -211,6 +212,7 @@ impl AgentBuilder {
             sources: Arc::new(Sources::new(sources, begun)),
             records,
             managers: Managers::new(managers),
+            warm: Warm::default(),
             labels,
             settings,
             access,

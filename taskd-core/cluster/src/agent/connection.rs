@@ -1,7 +1,7 @@
 //! The agent's connections: opens or continues its session with the manager, and serves it while they last.
 
 use super::running::Running;
-use super::search::{End, Known, Opened, Search, refusal};
+use super::search::{End, Known, Opened, Search, moment_of, refusal};
 use super::{AgentError, Leaving, RETRY, Shared};
 use crate::checks::Check;
 use crate::clock::Moment;
@@ -43,6 +43,7 @@ enum Next {
 pub(super) async fn serve_managers(shared: &Arc<Shared>) -> Result<(), AgentError> {
     let (mut session, mut search, mut replacement) = (None, Search::new(shared), None);
     let mut relayed = shared.forwarder.as_ref().map(|forwarder| forwarder.relays().take_deliveries());
+    tokio::time::sleep(moment_of(&shared.host, shared.settings.spread())).await;
     loop {
         let opened = match replacement.take() {
             Some(opened) => opened,

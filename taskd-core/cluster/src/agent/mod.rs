@@ -17,6 +17,7 @@ mod search;
 mod serve;
 mod sources;
 mod start;
+mod warm;
 
 use crate::clock::Moment;
 use crate::clock_offset::Reading;
@@ -40,6 +41,7 @@ use taskd_runtime::launch::{Fence, LaunchError, Launcher};
 use tokio::sync::watch;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
+use warm::Warm;
 
 /// Shortest and longest time before a manager that did not answer is dialled again; it doubles in between.
 const RETRY: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(1));
@@ -80,6 +82,8 @@ struct Shared {
     /// Directory of the ranks' records.
     records: Option<PathBuf>,
     managers: Managers,
+    /// Connections to the other processes that can become manager.
+    warm: Warm,
     labels: BTreeMap<String, String>,
     settings: ClusterSettings,
     access: Access,
@@ -180,6 +184,7 @@ impl Agent {
             _ = job.wait_for(Option::is_some) => Ok(()),
             Ok(why) = refused.wait_for(Option::is_some) => Err(AgentError::Refused(why.clone().unwrap_or_default())),
             () = enforce => Ok(()),
+            () = warm::keep_open(&self.shared) => Ok(()),
             result = connection::serve_managers(&self.shared) => result,
         };
         reading.close().await;

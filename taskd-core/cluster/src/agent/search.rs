@@ -13,14 +13,16 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
+use taskd_runtime::job::NodeId;
 use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
 use tokio::time::{Instant, sleep_until, timeout};
 use tokio_stream::wrappers::UnboundedReceiverStream;
-use tonic::transport::Channel;
 use tonic::{Code, Status, Streaming};
 
 /// Maximum number of addresses of managers that others have named and that are still to be dialled.
 const HINTS_MAX: usize = 16;
+/// Number of moments at which the hosts of a job begin something, each at one of them.
+const MOMENTS: u32 = 1024;
 /// Part of a lease that is the longest time between two attempts while the lease runs: one eighth.
 const LEASE_PART: u32 = 8;
 /// Parts of the time limit of a connection after which the next address is dialled, too: one fifth while the lease runs,
@@ -80,7 +82,7 @@ struct Place {
 /// An address with its answer.
 struct Attempt {
     place: Place,
-    answer: Result<Opened, NotOpened>,
+    answer: Result<Opened, End>,
 }
 
 impl Search {
@@ -90,8 +92,9 @@ impl Search {
         Search { shared, last: None, hints: Vec::new(), failed, short: 0, admitted: false, logged }
     }
 
-    /// Dials this address, too.
+    /// The manager that served this agent is another one now: dials this address, too.
     pub(super) fn hint(&mut self, address: String) {
+        self.shared.warm.manager_is(None);
         if self.hints.len() < HINTS_MAX {
             self.hints.push(address);
         }
@@ -110,15 +113,15 @@ impl Search {
                 Some(attempt) = attempts.next() => attempt,
                 () = sleep_until(next_at), if !waiting.is_empty() => {
                     next_at = Instant::now() + self.next_after();
-                    attempts.extend(waiting.pop_front().map(|place| self.attempt(place, None, known)));
+                    attempts.extend(waiting.pop_front().map(|place| self.attempt(place, Duration::ZERO, known)));
                     continue;
                 }
                 else => return Err(AgentError::Refused("the agent has no address of a manager".into())), // `build` refuses that
             };
             let Attempt { place, answer } = attempt;
-            let NotOpened { end, channel } = match answer {
+            let end = match answer {
                 Ok(opened) => return Ok(self.opened(opened)),
-                Err(not_opened) => not_opened,
+                Err(end) => end,
             };
             next_at = Instant::now();
             match end {
@@ -126,19 +129,20 @@ impl Search {
                 End::Elsewhere(manager) => {
                     next_at += self.next_after(); // the manager is known: it gets time to answer
                     let named = self.named(manager, &place.address, &mut waiting, attempts.len());
-                    attempts.extend(named.map(|named| self.attempt(named, None, known)));
+                    attempts.extend(named.map(|named| self.attempt(named, Duration::ZERO, known)));
                 }
                 End::Refused(why) | End::Retry(why) => self.log(&place.address, why),
             }
             if place.repeats {
-                let again = Again { after: self.pause_for(&place.address), channel };
-                attempts.push(self.attempt(place, Some(again), known));
+                let pause = self.pause_for(&place.address);
+                attempts.push(self.attempt(place, pause, known));
             }
         }
     }
 
     /// Logs why a connection has ended, and waits if it has not lasted: `lasted` is true for one that served for a while.
     pub(super) async fn ended(&mut self, address: &str, why: String, lasted: bool) {
+        self.shared.warm.manager_is(None);
         self.log(address, why);
         self.short = if lasted { 0 } else { self.short.saturating_add(1) };
         if let Some(number) = self.short.checked_sub(1) {
@@ -184,6 +188,7 @@ impl Search {
 
     fn opened(&mut self, opened: Opened) -> Opened {
         self.admitted = true;
+        self.shared.warm.manager_is(Some(&opened.address));
         self.last = Some(opened.address.clone());
         self.failed.clear();
         self.shared.connections.fetch_add(1, Ordering::Relaxed);
@@ -194,17 +199,11 @@ impl Search {
         self.shared.managers.len() + HINTS_MAX
     }
 
-    fn attempt(
-        &self,
-        place: Place,
-        again: Option<Again>,
-        known: &Known,
-    ) -> impl Future<Output = Attempt> + Send + use<> {
+    fn attempt(&self, place: Place, pause: Duration, known: &Known) -> impl Future<Output = Attempt> + Send + use<> {
         let (shared, known) = (Arc::clone(&self.shared), known.clone());
         async move {
-            let Again { after, channel } = again.unwrap_or_default();
-            tokio::time::sleep(after).await;
-            let answer = open(&shared, &place.address, channel, &known).await;
+            tokio::time::sleep(pause).await;
+            let answer = open(&shared, &place.address, &known).await;
             Attempt { place, answer }
         }
     }
@@ -238,71 +237,59 @@ fn doubled(number: u32, longest: Duration) -> Duration {
     RETRY.0.saturating_mul(1_u32.checked_shl(number).unwrap_or(u32::MAX)).min(longest)
 }
 
+/// Returns a part of `span` that differs between the hosts of a job.
+pub(super) fn moment_of(host: &NodeId, span: Duration) -> Duration {
+    span * u32::try_from(name_hash(host.0.as_str()) % u64::from(MOMENTS)).unwrap_or_default() / MOMENTS
+}
+
 /// Returns a number that depends on all characters of a name, the same in every process: FNV-1a.
 fn name_hash(name: &str) -> u64 {
     let add = |hash: u64, byte: u8| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
     name.bytes().fold(0xcbf2_9ce4_8422_2325, add)
 }
 
-/// A further attempt at an address.
-#[derive(Default)]
-struct Again {
-    after: Duration,
-    /// The connection of the last attempt, if it is open.
-    channel: Option<Channel>,
-}
-
-/// Why a process has not welcomed this agent.
-struct NotOpened {
-    end: End,
-    /// The connection, if the process itself has answered: it can be used again.
-    channel: Option<Channel>,
-}
-
 /// Presents this agent to a process, over a new connection unless one is open.
-async fn open(
-    shared: &Arc<Shared>,
-    address: &str,
-    channel: Option<Channel>,
-    known: &Known,
-) -> Result<Opened, NotOpened> {
+async fn open(shared: &Arc<Shared>, address: &str, known: &Known) -> Result<Opened, End> {
     let settings = &shared.settings;
-    let lost = |end| NotOpened { end, channel: None };
-    let channel = match channel {
-        Some(channel) => channel,
+    // An open connection may be a dead one, which only time shows: its process has then as long as a new connection.
+    let (channel, within) = match shared.warm.get(address) {
+        Some(channel) => (channel, settings.connect_within),
         None => {
-            let dialled = shared.access.dial(address, settings.connect_within).await;
-            dialled.map_err(|why| lost(End::Retry(why)))?
+            let channel = shared.access.dial(address, settings.connect_within).await.map_err(End::Retry)?;
+            shared.warm.keep(address, channel.clone()); // also if another process turns out to be the manager
+            (channel, settings.hello_within)
         }
     };
     let (sender, receiver) = unbounded_channel();
-    let hello = hello(shared, known).map_err(|why| lost(End::Refused(why)))?;
+    let hello = hello(shared, known).map_err(End::Refused)?;
     let _ = sender.send(ToManager { message: Some(to_manager::Message::Hello(hello)) });
     let refused = |status: Status| {
-        let has_answered = std::error::Error::source(&status).is_none();
-        NotOpened { end: refusal(address, &status), channel: has_answered.then(|| channel.clone()) }
+        if std::error::Error::source(&status).is_some() {
+            shared.warm.lost(address); // it is not the process that has answered
+        }
+        refusal(address, &status)
     };
     let request = shared.access.request(UnboundedReceiverStream::new(receiver)).map_err(refused)?;
     let limit = BODY_BYTES_MAX + MESSAGE_BYTES_MORE;
-    let mut client =
-        ManagerClient::new(channel.clone()).max_decoding_message_size(limit).max_encoding_message_size(limit);
-    let opened = timeout(settings.hello_within, async {
+    let mut client = ManagerClient::new(channel).max_decoding_message_size(limit).max_encoding_message_size(limit);
+    let opened = timeout(within, async {
         let mut incoming = client.session(request).await?.into_inner();
         let first = incoming.message().await?;
         Ok::<_, Status>((incoming, first))
     });
+    let lost = |why| {
+        shared.warm.lost(address);
+        End::Retry(why)
+    };
     let (incoming, first) = match opened.await {
         Ok(opened) => opened.map_err(refused)?,
-        Err(_) => {
-            let why = format!("{address} opens no session within {:?}", settings.hello_within);
-            return Err(lost(End::Retry(why)));
-        }
+        Err(_) => return Err(lost(format!("{address} opens no session within {within:?}"))),
     };
     match first.and_then(|first| first.message) {
         Some(to_agent::Message::Welcome(welcome)) => {
             Ok(Opened { address: address.to_owned(), welcome, sender, incoming })
         }
-        _ => Err(lost(End::Retry(format!("{address} does not answer as a manager of taskd")))),
+        _ => Err(lost(format!("{address} does not answer as a manager of taskd"))),
     }
 }
 

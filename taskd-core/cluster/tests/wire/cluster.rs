@@ -39,21 +39,14 @@ impl Cluster {
 
     /// As [`Cluster::new`]; with the candidate at another address, which confirms this manager.
     pub(crate) async fn with_candidates(settings: ClusterSettings, other: Option<SocketAddr>) -> Cluster {
-        let service = ManagerService::new(&settings);
-        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
-        let address = listener.local_addr().expect("bound");
+        let (listener, address) = listen().await;
         let security = security().await;
+        let service = ManagerService::new(&settings);
         let service = match other {
             Some(other) => service.with_candidates([address.to_string(), other.to_string()], &security),
             None => service,
         };
-        let incoming = security.incoming(listener, IncomingLimits::default()).expect("loopback");
-        let layer = InterceptorLayer::new(security.require_token());
-        let router = tonic::transport::Server::builder().layer(layer).add_service(service.clone().into_server());
-        let mut server = JoinSet::new();
-        server.spawn(async move {
-            router.serve_with_incoming(incoming).await.expect("it serves");
-        });
+        let server = serve(&service, listener, &security);
         let (consensus, last) = (Pausable::default(), Mutex::new(None));
         Cluster { service, consensus, settings, address, security, last, _server: server }
     }
@@ -236,4 +229,29 @@ async fn forward(mut a: TcpStream, mut b: TcpStream, mut left: Option<u64>, mut 
         }
         left = left.map(|left| left - passed as u64);
     }
+}
+
+/// Starts a second process that can become manager. Returns its service, its address, and its server's task.
+pub(crate) async fn standby(cluster: &Cluster) -> (ManagerService, String, JoinSet<()>) {
+    let service = ManagerService::new(&cluster.settings);
+    let (listener, address) = listen().await;
+    let server = serve(&service, listener, &cluster.security);
+    (service, address.to_string(), server)
+}
+
+async fn listen() -> (TcpListener, SocketAddr) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+    let address = listener.local_addr().expect("bound");
+    (listener, address)
+}
+
+fn serve(service: &ManagerService, listener: TcpListener, security: &SecurityContext) -> JoinSet<()> {
+    let incoming = security.incoming(listener, IncomingLimits::default()).expect("loopback");
+    let layer = InterceptorLayer::new(security.require_token());
+    let router = tonic::transport::Server::builder().layer(layer).add_service(service.clone().into_server());
+    let mut server = JoinSet::new();
+    server.spawn(async move {
+        router.serve_with_incoming(incoming).await.expect("it serves");
+    });
+    server
 }

@@ -20,6 +20,7 @@ mod standby;
 mod standbys;
 mod strangers;
 mod versions;
+mod warm;
 mod without_lease;
 
 use cluster::{Cluster, Owner, PATIENCE, Proxy, agent};

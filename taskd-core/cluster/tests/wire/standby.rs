@@ -1,19 +1,14 @@
 //! Candidates that are not the manager refer agents to it, and keep agents waiting while there is none.
 
-use crate::cluster::{Cluster, PATIENCE};
+use crate::cluster::{Cluster, PATIENCE, standby};
 use crate::settings;
 use std::sync::Arc;
-
 use taskd_cluster::consensus::{Candidate, Consensus};
-use taskd_cluster::security::IncomingLimits;
-use taskd_cluster::{Agent, Manager, ManagerService};
+use taskd_cluster::{Agent, Manager};
 use taskd_runtime::job::NodeId;
 use taskd_testing::testing::doubles::FakeLauncher;
-use tokio::net::TcpListener;
-use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
-use tonic::service::InterceptorLayer;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_standby_refers_agents_to_the_manager_and_takes_them_when_elected() {
@@ -21,14 +16,7 @@ async fn a_standby_refers_agents_to_the_manager_and_takes_them_when_elected() {
     let first = cluster.manager(0).await;
 
     // A second candidate, which waits for the first one's end.
-    let service = ManagerService::new(&cluster.settings);
-    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
-    let address = listener.local_addr().expect("bound").to_string();
-    let incoming = cluster.security.incoming(listener, IncomingLimits::default()).expect("loopback");
-    let layer = InterceptorLayer::new(cluster.security.require_token());
-    let router = tonic::transport::Server::builder().layer(layer).add_service(service.clone().into_server());
-    let mut tasks = JoinSet::new();
-    tasks.spawn(async move { router.serve_with_incoming(incoming).await.expect("it serves") });
+    let (service, address, mut tasks) = standby(&cluster).await;
     let candidate = Candidate::new(NodeId("standby".into()), "1", address.clone());
     let (consensus, times): (Arc<dyn Consensus>, _) = (Arc::new(cluster.consensus.clone()), cluster.settings);
     let standing = tokio::spawn(async move { Manager::campaign("job", &candidate, consensus, &service, times).await });

@@ -36,7 +36,7 @@ pub fn run() -> ExitCode {
             match &options.role {
                 Role::Train(options) => Box::pin(train(options)).await,
                 Role::Witness(options) => witness(options).await,
-                Role::Manager(options) => manage(options).await,
+                Role::Manager(options) => Box::pin(manage(options)).await,
                 Role::Agent(options) => serve_agent(options).await,
             }
         }),

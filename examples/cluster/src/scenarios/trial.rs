@@ -137,12 +137,17 @@ impl Trial {
     /// # Errors
     /// It has no program, or that cannot be started.
     pub async fn restart_program(&mut self, host: &str) -> Result<(), Failure> {
+        self.kill_program(host).await?;
+        self.training.start_program(host)
+    }
+
+    async fn kill_program(&mut self, host: &str) -> Result<(), Failure> {
         let lease = self.training.plan.lease;
         if let Some(mut program) = self.training.programs.remove(host) {
             program.signal(Signal::KILL);
             program.wait(lease).await?;
         }
-        self.training.start_program(host)
+        Ok(())
     }
 
     /// Returns the host of the manager, and its epoch.
@@ -167,8 +172,10 @@ impl Trial {
                 return Ok((host, epoch));
             }
             eprintln!("note          {host} is the manager: another one is elected");
-            self.restart_program(&host).await?;
+            // A voter that starts stands at once, and would be elected again.
+            self.kill_program(&host).await?;
             self.next_manager(epoch, Moment::now()).await?;
+            self.training.start_program(&host)?;
             sleep(lease * 2).await; // the restarted host takes part again
             self.training.steps_since(now(), STEPS_BEFORE).await?;
             self.before = self.training.steps().pids();

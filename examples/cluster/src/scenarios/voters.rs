@@ -26,7 +26,6 @@ pub(super) const SCENARIOS: &[Scenario] = &[
     Scenario {
         name: "voters-lost-in-turn",
         about: "three of five voters are lost, one after the other",
-        known_gap: Some("a lost voter is not replaced: the third loss leaves no majority, and all ranks stop"),
         shape: FIVE_VOTERS,
         inject: |trial| Box::pin(lose_in_turn(trial, 3)),
         ..BASE

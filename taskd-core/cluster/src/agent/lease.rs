@@ -7,6 +7,7 @@ use crate::clock::Moment;
 use crate::wire::proto::LeaseGrant;
 use std::time::Duration;
 use taskd_runtime::job::ProcId;
+use taskd_runtime::launch::{Phase, ProcStatus};
 
 /// When the ranks of a host must stop.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -94,17 +95,17 @@ pub(super) async fn enforce(shared: &Shared) {
 /// Stops all ranks of this host by force.
 async fn fence(shared: &Shared) {
     let host = &shared.host;
-    let running: Vec<ProcId> = match shared.launcher.list().await {
-        Ok(listing) => listing.procs.into_iter().filter(|p| !p.phase.is_exited()).map(|p| p.proc).collect(),
+    let (running, stopped) = match shared.launcher.list().await {
+        Ok(listing) => running_and_stopped(listing.procs),
         Err(error) => {
             tracing::error!(%host, %error, "the lease of this host has ended, and its processes cannot be listed: they stop");
             return shared.launcher.begin_shutdown(Duration::ZERO);
         }
     };
-    if running.is_empty() {
+    let number = running.len() + stopped;
+    if number == 0 {
         return;
     }
-    let number = running.len();
     tracing::error!(
         %host,
         "no manager that a majority of the job confirms has reached this host in time: its {number} processes stop now, \
@@ -117,9 +118,20 @@ async fn fence(shared: &Shared) {
     }
 }
 
+/// Returns the processes that run, and the number of those that the guard has already stopped because the lease has ended.
+fn running_and_stopped(procs: Vec<ProcStatus>) -> (Vec<ProcId>, usize) {
+    let is_fenced = |status: &ProcStatus| match &status.phase {
+        Phase::Exited(exit) => exit.error.as_ref().is_some_and(|error| error.is_fence()),
+        _ => false,
+    };
+    let stopped = procs.iter().filter(|status| is_fenced(status)).count();
+    (procs.into_iter().filter(|status| !status.phase.is_exited()).map(|status| status.proc).collect(), stopped)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use taskd_runtime::job::{ErrorReport, Exit, Termination};
 
     const LEASE: Duration = Duration::from_secs(2);
 
@@ -129,6 +141,15 @@ mod tests {
 
     fn is_about(found: Option<Moment>, expected: Moment) -> bool {
         found.is_some_and(|found| found.steady() == expected.steady())
+    }
+
+    #[test]
+    fn processes_that_the_guard_has_stopped_first_are_reported_too() {
+        let killed = || Exit::new(Termination::Signal { number: 9, core_dumped: false });
+        let fenced = killed().with_error(Box::new(ErrorReport::fenced("its host has no lease")));
+        let phases = [Phase::Running, Phase::Exited(Box::new(killed())), Phase::Exited(Box::new(fenced))];
+        let procs = (0..).zip(phases).map(|(rank, phase)| ProcStatus::new(ProcId::rank(rank, 1), "1", phase)).collect();
+        assert_eq!(running_and_stopped(procs), (vec![ProcId::rank(0, 1)], 1));
     }
 
     #[tokio::test(start_paused = true)]

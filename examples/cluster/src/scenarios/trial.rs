@@ -163,7 +163,7 @@ impl Trial {
     /// and the epoch, once all ranks train under it.
     ///
     /// # Errors
-    /// None is elected in [`ELECTIONS_MAX`] elections, or the job does not train.
+    /// None is elected in eight elections, or the job does not train.
     pub async fn elect(&mut self, wanted: impl Fn(&Trial, &str) -> bool) -> Result<(String, u64), Failure> {
         let lease = self.training.plan.lease;
         for _ in 0..ELECTIONS_MAX {

@@ -29,7 +29,7 @@ os.environ["TORCH_CPP_LOG_LEVEL"] = "ERROR"  # else a warning for each connectio
 
 
 def loopback():
-    """Returns the loopback address. That of IPv6 needs no look-up of a name: 127.0.0.1 is mapped, and not in /etc/hosts."""
+    """Returns the loopback address. That of IPv6 needs no look-up: 127.0.0.1 is mapped, and not in /etc/hosts."""
     try:
         with socket.socket(socket.AF_INET6) as probe:
             probe.bind(("::1", 0))

@@ -4,6 +4,7 @@
 mod agent;
 mod elastic;
 mod engine;
+pub mod etcd_server;
 mod hold;
 pub mod hosts;
 mod manager;

@@ -1,8 +1,9 @@
 //! One server of etcd, Debian's `etcd-server`, as the consensus engine of a run.
 
 use std::net::TcpListener;
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::path::Path;
+use std::process::Child;
+use taskd_cluster_example::etcd_server::{Member, program};
 
 /// A server that runs. It is killed when it is dropped.
 #[derive(Debug)]
@@ -18,12 +19,9 @@ impl Server {
             "this machine has no etcd: install etcd-server, or run `cargo test -p taskd-cluster etcd`, which downloads it",
         )?;
         let [uri, peer] = [free_uri()?, free_uri()?];
-        let mut command = Command::new(program);
-        command.args(["--name", "one", "--initial-cluster", &format!("one={peer}")]);
-        command.args(["--listen-client-urls", &uri, "--advertise-client-urls", &uri]);
-        command.args(["--listen-peer-urls", &peer, "--initial-advertise-peer-urls", &peer]);
-        command.args(["--logger", "zap", "--log-level", "error", "--data-dir"]).arg(dir.join("etcd"));
-        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        let cluster = format!("one={peer}");
+        let member = Member { name: "one", client: &uri, peer: &peer, cluster: &cluster };
+        let mut command = member.command(&program, &dir.join("etcd"));
         let child = command.spawn().map_err(|error| format!("etcd cannot be started: {error}"))?;
         Ok(Server { child, uri })
     }
@@ -34,16 +32,6 @@ impl Drop for Server {
         let _ = self.child.kill(); // it may have ended
         let _ = self.child.wait();
     }
-}
-
-/// Returns the server's program: installed, or where the tests of the engine have downloaded it.
-fn program() -> Option<PathBuf> {
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    let cache = std::env::var_os("XDG_CACHE_HOME").map(PathBuf::from);
-    let cache = cache.or_else(|| Some(PathBuf::from(std::env::var_os("HOME")?).join(".cache")));
-    let downloaded = cache.map(|cache| cache.join("taskd/etcd-server/usr/bin"));
-    let places = std::env::split_paths(&path).chain([PathBuf::from("/usr/bin")]).chain(downloaded);
-    places.map(|dir| dir.join("etcd")).find(|program| program.is_file())
 }
 
 fn free_uri() -> Result<String, String> {

@@ -48,8 +48,8 @@ struct Options {
     /// Factor of all times of leases, elections and connections: for a machine that other programs use too.
     #[arg(long, default_value_t = 1, value_parser = number::<u32>(1, 100))]
     slow: u32,
-    /// Longest election timeout of the voters, if it is not to follow from the lease: on a machine whose cores all agents
-    /// share, a voter may be late by more, which would end the run.
+    /// Longest election timeout of the voters in milliseconds; by default it follows from the lease. A longer one helps if
+    /// the agents leave the voters too little processor time
     #[arg(long, value_parser = number::<u64>(24, 600_000))]
     election_ms: Option<u64>,
     /// Starts ranks with an empty world. So are those of more than 1,000 agents: each host would decode the world of all

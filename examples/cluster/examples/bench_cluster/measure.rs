@@ -255,7 +255,7 @@ impl Run {
         Err(format!("{lost} is silent, and not lost"))
     }
 
-    /// Returns the number of agents whose lease has ended once, and of connections beyond the first of each.
+    /// Returns the number of agents whose lease has ended at least once, and the number of their reconnections.
     fn agents_state(&mut self) -> Result<(u64, u64), String> {
         let (mut fenced, mut connections) = (0, 0);
         let Some((_silent, others)) = self.agents.split_last_mut() else { return Ok((0, 0)) };

@@ -35,7 +35,7 @@ pub(crate) struct Row {
     pub(crate) fault_to_all_p99_ms: f64,
     pub(crate) lost_agent_s: f64,
     pub(crate) falsely_lost: usize,
-    /// Agents whose lease ended before the manager was killed, and after.
+    /// Number of agents whose lease ended before the manager was killed, and after that.
     pub(crate) fenced: u64,
     pub(crate) failover_fenced: u64,
     /// Connections beyond the first of each agent, before the manager was killed.

@@ -1,8 +1,8 @@
 //! Three real servers of etcd, which can be stopped and continued.
 
 use rustix::process::{Pid, Signal, kill_process};
-use std::path::PathBuf;
-use std::process::{Child, Command, Stdio};
+use std::process::Child;
+use taskd_cluster_example::etcd_server::{Member, program};
 
 /// Members of one etcd. They are killed on drop.
 pub(crate) struct Servers {
@@ -18,16 +18,11 @@ impl Servers {
         let dir = tempfile::tempdir().unwrap();
         let peer = |at: usize| format!("http://{}:2380", addresses[at]);
         let uris: Vec<String> = addresses.iter().map(|address| format!("http://{address}:2379")).collect();
-        let all: Vec<String> = (0..3).map(|at| format!("m{at}={}", peer(at))).collect();
+        let all = [0, 1, 2].map(|at| format!("m{at}={}", peer(at))).join(",");
         let start = |at: usize| {
-            let mut command = Command::new(&program);
-            command.args(["--name", &format!("m{at}"), "--initial-cluster", &all.join(",")]);
-            command.args(["--listen-client-urls", &uris[at], "--advertise-client-urls", &uris[at]]);
-            command.args(["--listen-peer-urls", &peer(at), "--initial-advertise-peer-urls", &peer(at)]);
-            command
-                .args(["--logger", "zap", "--log-level", "error", "--data-dir"])
-                .arg(dir.path().join(format!("m{at}")));
-            command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap()
+            let (name, peer) = (format!("m{at}"), peer(at));
+            let member = Member { name: &name, client: &uris[at], peer: &peer, cluster: &all };
+            member.command(&program, &dir.path().join(&name)).spawn().unwrap()
         };
         Some(Servers { members: (0..3).map(start).collect(), uris, _dir: dir })
     }
@@ -48,14 +43,4 @@ impl Drop for Servers {
             let _ = member.wait();
         }
     }
-}
-
-/// Returns Debian's server: installed, or where the tests of the engine have downloaded it.
-fn program() -> Option<PathBuf> {
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    let cache = std::env::var_os("XDG_CACHE_HOME").map(PathBuf::from);
-    let cache = cache.or_else(|| Some(PathBuf::from(std::env::var_os("HOME")?).join(".cache")));
-    let downloaded = cache.map(|cache| cache.join("taskd/etcd-server/usr/bin"));
-    let places = std::env::split_paths(&path).chain([PathBuf::from("/usr/bin")]).chain(downloaded);
-    places.map(|dir| dir.join("etcd")).find(|program| program.is_file())
 }

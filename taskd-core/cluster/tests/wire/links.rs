@@ -40,7 +40,7 @@ impl Dial for Cut {
     }
 }
 
-/// A host whose agent other hosts reach at a listener, and which does not reach the listeners in `cut`.
+/// Starts a host. Other hosts reach its agent at a listener; it cannot reach the listeners in `cut`.
 fn host(
     cluster: &Cluster,
     name: &str,

@@ -211,7 +211,7 @@ async fn a_probe_goes_to_the_hosts_that_it_concerns() {
     assert_eq!(source.collect(&other, &rank(1)).await, Err(SourceError::Unsupported));
 }
 
-/// A source whose batches after the first ones wait for a gate.
+/// A source that delivers its first batches, and the others only after a gate is opened.
 struct Gated {
     inner: ScriptedSource,
     /// Batches that were taken.

@@ -148,7 +148,7 @@ fn total(ranks: impl Iterator<Item = u32>) -> u32 {
 mod tests {
     use super::*;
 
-    /// What hosts find whose links are cut in one direction or both: no packet of such a link is answered.
+    /// Returns the results of all checks when these links are cut, in one direction or both: no connection over them opens.
     fn with_cuts(hosts: usize, cut: &[Link]) -> BTreeMap<Link, bool> {
         let is_cut = |a: usize, b: usize| cut.iter().any(|link| *link == (a, b) || *link == (b, a));
         let links = (0..hosts).flat_map(|host| partners(hosts, host).into_iter().map(move |other| (host, other)));

@@ -96,7 +96,8 @@ counted! {
         ChosenAdvised => "chosen-advised",
         /// A chosen proposal had to wait for a recovery that affects the same domains.
         Excluded => "excluded",
-        /// A decision waited for a report of a rank that had just ended, or whose control link had just closed.
+        /// A decision waited for a report of a rank that had just ended, or whose control link had just closed, or for a host
+        /// that is out of sight or was lost and may return.
         AwaitedWord => "awaited-word",
         /// A strategy was not asked for a proposal, because the policy does not allow it.
         NotAllowed => "not-allowed",

@@ -123,9 +123,7 @@ impl Kernel {
         let is_fenced = self.state.incidents[&id].incident.is_fenced();
         let awaited = self.awaits_hosts(id).or_else(|| self.awaits_word(id));
         if let Some(until) = awaited.or_else(|| self.awaits_sight(id, Duration::ZERO).filter(|_| is_fenced)) {
-            self.state.counts.branch(Branch::AwaitedWord);
-            self.agenda().set(id, Some(until));
-            return true;
+            return self.postpone(id, until);
         }
         self.probation().charge_closed(id);
         let open = &self.state.incidents[&id];
@@ -135,9 +133,7 @@ impl Kernel {
         if let Some(until) =
             self.awaits_sight(id, RETURNS_WITHIN).filter(|_| ends_job(&verdict, open, &self.state.view))
         {
-            self.state.counts.branch(Branch::AwaitedWord);
-            self.agenda().set(id, Some(until));
-            return true;
+            return self.postpone(id, until);
         }
         self.rule(id, verdict, price);
         true
@@ -158,6 +154,13 @@ impl Kernel {
         let until = view.now + WORD_WITHIN;
         incidents.get_mut(&id)?.word_until = Some(until);
         Some(until)
+    }
+
+    /// Decides later, at `until`. Returns true: nothing else is to be done for the incident now.
+    fn postpone(&mut self, id: IncidentId, until: JobTime) -> bool {
+        self.state.counts.branch(Branch::AwaitedWord);
+        self.agenda().set(id, Some(until));
+        true
     }
 
     /// Returns the time at which the decision is due again, if it waits for hosts of the world: one that is out of sight is

@@ -109,8 +109,8 @@ impl Kernel {
         self.seen(status);
     }
 
-    /// Handles the end of a process whose host has left before it was known that the process was there: its start was under
-    /// way. It is lost with its host like the others.
+    /// Handles the exit of a process whose host was lost during the process's start. The process is lost with its host, like
+    /// the other processes there.
     fn lost_before(&mut self, status: &ProcStatus) {
         let host = status.node.as_ref().and_then(|node| self.state.view.nodes.get(node));
         let Some(host) = host.filter(|host| host.state == NodeState::Left).cloned() else { return };

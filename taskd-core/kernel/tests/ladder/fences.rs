@@ -1,5 +1,5 @@
-//! Hosts whose leases have ended: their ranks were stopped by force, are no faults of the program, and start again once
-//! the hosts have leases.
+//! Hosts whose leases have ended: they stop their ranks by force. That is no fault of the program, and the ranks start again
+//! once their hosts have leases.
 
 use super::job::{Job, KILLED, exited, report};
 use super::lost_hosts::{lose, set_node};

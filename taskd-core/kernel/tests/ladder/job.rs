@@ -20,7 +20,7 @@ pub(crate) struct Job {
     pub(crate) finished: Option<(bool, String)>,
     /// Ranks whose exit a stop waits for until the test reports it.
     pub(crate) slow: Option<u32>,
-    /// Rank of whose start nothing is reported.
+    /// The rank whose start is never reported.
     pub(crate) starts_hang: Option<u32>,
     /// Ranks have control links, stand in step loops, and do what they are directed to.
     pub(crate) loops: bool,

@@ -37,7 +37,7 @@ const VICTIM: u16 = 100;
 /// Explanation for the error of a connection or a peer.
 const POINTS_ELSEWHERE: &str = "it reports that a connection or another rank failed";
 
-/// Explanation for the end of a process whose host had no lease any more.
+/// Explanation of the exit of a process that its host has stopped because its lease was over.
 const FENCED: &str = "its host had no contact to a manager in time, and stopped its processes; it starts again";
 
 /// Explanation for the end of one of several interrupted ranks.

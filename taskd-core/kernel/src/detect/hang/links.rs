@@ -55,7 +55,8 @@ impl Links {
         self.open.as_ref().map(|open| open.due)
     }
 
-    /// Returns what counts in the next world: the probe after a failed collective, whose recovery has entered it.
+    /// Returns the state for the next world. Only a probe after a failed collective is kept: the recovery from that failure
+    /// begins the next world before the replies arrive.
     pub(super) fn into_next_world(self) -> Links {
         let open = self.open.filter(|open| open.after_failure);
         Links { open, asked: self.asked, blamed: BTreeSet::new() }

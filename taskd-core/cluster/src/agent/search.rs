@@ -55,7 +55,7 @@ pub(super) enum End {
 ///
 /// The next address is dialled as soon as one has refused, and after a fraction of a second without an answer, as RFC 8305
 /// does: a host that is lost or stopped does not answer, and must not hide the next manager until its time limit. The first
-/// welcome wins, and the other connections are dropped. To dial all at once would make the handshakes of thousands of agents
+/// welcome wins; the other connections are [kept](super::warm). To dial all at once would make the handshakes of thousands of agents
 /// with processes that are not the manager compete with those that matter.
 pub(super) struct Search {
     shared: Arc<Shared>,
